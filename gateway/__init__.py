@@ -1,0 +1,1 @@
+"""The twohop gateway: everything that touches sockets, clocks and processes."""

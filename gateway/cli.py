@@ -1,0 +1,37 @@
+"""The `twohop` command: a table of subcommands, each in its own module, imported only when asked for.
+
+A command module holds `add_arguments(parser)` and `run(args) -> int`.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "serve": "run the gateway in front of engines",
+    "engine": "run one simulated vLLM engine",
+    "up": "run engines and a gateway together on this machine",
+    "check-config": "validate a configuration file",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse `argv` (default: the process's own) and run the command; return its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="twohop",
+        description="A smart inference gateway for vLLM: prefix-aware routing, two-hop prefill and decode.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    asked = arguments[0] if arguments else None
+    module = None
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == asked:
+            module = importlib.import_module("gateway.commands." + name.replace("-", "_"))
+            module.add_arguments(command)
+    args = parser.parse_args(arguments)
+    if module is None:  # pragma: no cover - argparse has already refused an unknown command
+        return 2
+    return int(module.run(args))

@@ -1,0 +1,122 @@
+"""Every error a request can meet, blame first.
+
+GatewayError
+├── CallerError            the request is at fault
+│   ├── InvalidRequest         400 invalid_request
+│   ├── InvalidApiKey          401 invalid_api_key
+│   ├── ModelForbidden         403 model_forbidden
+│   ├── ModelNotFound          404 model_not_found
+│   └── BodyTooLarge           413 body_too_large
+├── CapacityError          nobody is at fault, there is no room now
+│   ├── QueueFull              429 queue_full          Retry-After
+│   ├── NoEndpoint             503 no_endpoint         Retry-After
+│   └── ShuttingDown           503 shutting_down       Retry-After
+├── EngineError            an engine is at fault
+│   ├── UpstreamFailed         502 upstream_failed
+│   └── UpstreamTimeout        504 upstream_timeout
+├── ClientGone             499, counted and logged, never answered, never held against an endpoint
+└── ConfigError            the configuration is at fault; raised at start only
+
+An engine's own 4xx is no error here: it passes through unchanged.
+"""
+
+import msgspec
+
+
+class GatewayError(Exception):
+    """Any error of ours; the class carries status, OpenAI error type and code, the instance the message."""
+
+    status = 500
+    type = "internal_error"
+    code = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        """Return the answer's JSON in OpenAI's shape."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+
+class CallerError(GatewayError):
+    """The request is at fault; sending it again unchanged will not help."""
+
+    status, type, code = 400, "invalid_request_error", "invalid_request"
+
+
+class InvalidRequest(CallerError):
+    """The body is not JSON, or lacks a field, or a field has the wrong type."""
+
+
+class InvalidApiKey(CallerError):
+    """The API key is missing or unknown."""
+
+    status, type, code = 401, "authentication_error", "invalid_api_key"
+
+
+class ModelForbidden(CallerError):
+    """The API key may not use this model."""
+
+    status, type, code = 403, "permission_error", "model_forbidden"
+
+
+class ModelNotFound(CallerError):
+    """No endpoint serves this model, now or before."""
+
+    status, type, code = 404, "not_found_error", "model_not_found"
+
+
+class BodyTooLarge(CallerError):
+    """The body is over `limits.body_bytes`."""
+
+    status, type, code = 413, "invalid_request_error", "body_too_large"
+
+
+class CapacityError(GatewayError):
+    """There is no room now; the same request may pass later."""
+
+    status, type, code = 503, "server_error", "no_endpoint"
+
+
+class QueueFull(CapacityError):
+    """The queue is full, or the wait for a turn was too long."""
+
+    status, type, code = 429, "rate_limit_error", "queue_full"
+
+
+class NoEndpoint(CapacityError):
+    """No endpoint became ready in time."""
+
+
+class ShuttingDown(CapacityError):
+    """This gateway is stopping."""
+
+    status, type, code = 503, "server_error", "shutting_down"
+
+
+class EngineError(GatewayError):
+    """An engine failed to answer; another may do better before the first byte has gone to the client."""
+
+    status, type, code = 502, "server_error", "upstream_failed"
+
+
+class UpstreamFailed(EngineError):
+    """An engine refused the connection, broke it, or answered what is no answer."""
+
+
+class UpstreamTimeout(EngineError):
+    """An engine did not answer in time."""
+
+    status, type, code = 504, "server_error", "upstream_timeout"
+
+
+class ClientGone(Exception):
+    """The client closed its connection; nothing is left to answer."""
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names file, line, field and the nearest valid name."""

@@ -1,0 +1,65 @@
+"""What a routing decision reads and what it returns.
+
+Invariant: every type here is frozen, and a decision is a function of these values alone, so that production,
+simulator and tests run the same code and a receipt can be replayed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Role = Literal["both", "prefill", "decode"]
+Hop = Literal["single", "prefill", "decode"]
+
+NO_LABELS: Mapping[str, str] = {}
+NO_MATCH: Mapping[str, float] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointView:
+    """One serving process as a decision sees it.
+
+    `waiting` and `running` are requests as last scraped; `in_flight` counts this gateway's own leases now;
+    `sent_since_scrape` and `finished_since_scrape` count what this gateway started and ended since that scrape.
+    `kv_usage` is the share of KV blocks in use, 0 to 1. `stale` is true when the scrape is too old to be believed.
+    """
+
+    name: str
+    role: Role = "both"
+    ready: bool = True
+    models: frozenset[str] = frozenset()
+    waiting: float = 0.0
+    running: float = 0.0
+    kv_usage: float = 0.0
+    in_flight: int = 0
+    sent_since_scrape: int = 0
+    finished_since_scrape: int = 0
+    stale: bool = False
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """One request as a decision sees it; `matched` is the share (0 to 1) of the prompt each endpoint name holds."""
+
+    model: str
+    hop: Hop = "single"
+    prompt_bytes: int = 0
+    matched: Mapping[str, float] = field(default_factory=lambda: NO_MATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The pick and the table that explains it.
+
+    `candidates[i]` scored `totals[i]`, the sum over `scorers[j]` of `weights[j] * terms[j][i]`.
+    `rejected` maps a name to the filter that took it out. `picked` is None when nobody is left.
+    """
+
+    picked: str | None
+    candidates: tuple[str, ...] = ()
+    scorers: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+    terms: tuple[Sequence[float], ...] = ()
+    totals: tuple[float, ...] = ()
+    rejected: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
