@@ -1,0 +1,113 @@
+"""An engine's Prometheus text to the few figures that routing needs, by line prefix; pure.
+
+Invariant: a sample is taken whole or refused whole: truncated text, NaN, negative or unreadable figures of a family
+that is read raise `BadSample`; families that are absent are unknown (None).
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gateway.engines.vllm import BLOCK_SIZE_LABEL, CACHE_CONFIG, FAMILIES, NUM_BLOCKS_LABEL, Family
+
+
+class BadSample(Exception):
+    """The text is no sample to believe; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One engine's figures, summed over its data-parallel ranks; None where the engine does not tell.
+
+    `waiting` and `running` are requests, `kv_usage` the mean share of KV blocks in use (0 to 1), `prefix_queries` and
+    `prefix_hits` tokens since the process began, `block_tokens` tokens a block, `num_blocks` blocks a rank,
+    `process_started_s` seconds since the epoch.
+    """
+
+    waiting: float | None = None
+    running: float | None = None
+    kv_usage: float | None = None
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    block_tokens: int | None = None
+    num_blocks: int | None = None
+    process_started_s: float | None = None
+
+    def restarted_since(self, before: "Load") -> bool:
+        """Whether another process told `before`: it began at another time, or its counters were higher."""
+        if None not in (self.process_started_s, before.process_started_s):
+            return self.process_started_s != before.process_started_s
+        return _fell(before.prefix_queries, self.prefix_queries) or _fell(before.prefix_hits, self.prefix_hits)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the figures by name, JSON types."""
+        return asdict(self)
+
+
+def _fell(before: float | None, now: float | None) -> bool:
+    return before is not None and now is not None and now < before
+
+
+_INTERESTING = re.compile(
+    rb"^(" + b"|".join(re.escape(name.encode()) for name in (*FAMILIES, CACHE_CONFIG)) + rb")(?=[{ \t])(.*)$", re.M
+)
+_LABEL = re.compile(rb'(?:\{|,)\s*([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+
+
+def parse(text: bytes) -> Load:
+    """Return the figures in `text`, a whole Prometheus exposition; raise `BadSample` where it cannot be believed."""
+    if not text.endswith(b"\n"):
+        raise BadSample("the text ends in the middle of a line" if text else "the text is empty")
+    values: dict[Family, list[float]] = {}
+    config: Mapping[str, int | None] = {}
+    for match in _INTERESTING.finditer(text):
+        name, rest = match[1].decode(), match[2]
+        if name == CACHE_CONFIG:
+            config = config or _cache_config(rest)
+        else:
+            values.setdefault(FAMILIES[name], []).append(_value(name, rest))
+    return Load(
+        **_join(values), block_tokens=config.get(BLOCK_SIZE_LABEL), num_blocks=config.get(NUM_BLOCKS_LABEL)
+    )
+
+
+def _value(name: str, rest: bytes) -> float:
+    """Return the value in `rest`, what stands behind a family's name: labels, value and perhaps a timestamp."""
+    _, _, tail = rest.rpartition(b"}")
+    words = tail.split()
+    try:
+        if len(words) not in (1, 2):
+            raise ValueError
+        value = float(words[0])
+    except ValueError:
+        raise BadSample(f"{name} has no readable value") from None
+    if not math.isfinite(value) or value < 0:
+        raise BadSample(f"{name} is {value}")
+    return value
+
+
+def _join(values: Mapping[Family, list[float]]) -> dict[str, float | None]:
+    """Join the series of each family, and keep the newest family of each figure."""
+    figures: dict[str, float | None] = {}
+    for family in sorted(values, key=lambda one: one.age, reverse=True):
+        series = values[family]
+        if family.how == "max":
+            figures[family.figure] = max(series)
+        else:
+            figures[family.figure] = sum(series) / (len(series) if family.how == "mean" else 1)
+    kv_usage = figures.get("kv_usage")
+    if kv_usage is not None and kv_usage > 1:
+        raise BadSample(f"the KV usage is {kv_usage}")
+    return figures
+
+
+def _cache_config(rest: bytes) -> dict[str, int | None]:
+    """Return block size and number of blocks from the labels; None for what is no number (yet)."""
+    labels = {name.decode(): value for name, value in _LABEL.findall(rest)}
+    return {name: _count(labels.get(name, b"")) for name in (BLOCK_SIZE_LABEL, NUM_BLOCKS_LABEL)}
+
+
+def _count(text: bytes) -> int | None:
+    return int(text) if text.isdigit() and int(text) > 0 else None
