@@ -44,9 +44,9 @@ class Health:
 
 
 class _Rule(NamedTuple):
-    """Raise counter `count` (None: none); at `limit` signals in a row (None: at once) go to `then`."""
+    """Raise `counter` (None: none); at `limit` signals in a row (None: at once) go to `then`."""
 
-    count: Literal["passes", "fails"] | None
+    counter: Literal["passes", "fails"] | None
     limit: Literal["healthy_after", "unhealthy_after"] | None
     then: State
 
@@ -75,8 +75,8 @@ def step(health: Health, signal: Signal, reason: str | None, limits: Limits) -> 
     rule = _TABLE.get((health.state, signal))
     if rule is None:
         return health
-    passes = health.passes + 1 if rule.count == "passes" else 0
-    fails = health.fails + 1 if rule.count == "fails" else 0
+    passes = health.passes + 1 if rule.counter == "passes" else 0
+    fails = health.fails + 1 if rule.counter == "fails" else 0
     reached = rule.limit is None or max(passes, fails) >= getattr(limits, rule.limit)
     if not reached:
         return replace(health, passes=passes, fails=fails)

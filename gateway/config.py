@@ -1,0 +1,298 @@
+"""The configuration: one frozen model per section of the YAML, with defaults that a newcomer can keep.
+
+Where values come from (file, environment, flags) and how errors are worded is `gateway/config_source.py`.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NoReturn, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from scorers.model import Role
+
+
+def _refuse(message: str) -> NoReturn:
+    raise PydanticCustomError("twohop", "{message}", {"message": message})
+
+
+def _not_available(value: object) -> None:
+    if value is not None:
+        _refuse("is not available in this version: leave it out")
+
+
+def _off_is_a_word(value: object) -> object:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else value
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Return host (without brackets) and port of `host:port` or `[ipv6]:port`; raise ValueError where it is neither."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError(text)
+    if bracketed:
+        ipaddress.IPv6Address(host)
+    elif any(char in host for char in ":[]/@ "):
+        raise ValueError(text)
+    return host, int(port)
+
+
+def _address(value: str) -> str:
+    try:
+        split_address(value)
+    except ValueError:
+        _refuse(f"{value!r} is not host:port (an IPv6 host stands in brackets)")
+    return value
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` can be reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+Unavailable = Annotated[None, BeforeValidator(_not_available)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Switch = Annotated[bool, Field(strict=True)]
+Text = Annotated[str, Field(min_length=1)]
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_section(cls, data: Any) -> Any:  # noqa: ANN401 - whatever the YAML holds
+        """A section whose keys are all commented out reads as null: the defaults hold."""
+        return {} if data is None else data
+
+
+class AdminConfig(Section):
+    """The admin API."""
+
+    listen: Address | None = Field("127.0.0.1:8001", description="host:port of the admin API; null turns it off")
+    token: Text | None = Field(None, description="if set, requests need it as a Bearer token")
+
+    @model_validator(mode="after")
+    def _check_token(self) -> Self:
+        if self.listen is not None and self.token is None and not is_loopback(split_address(self.listen)[0]):
+            _refuse(f"listen {self.listen} is open to other machines: set admin.token, or listen on 127.0.0.1")
+        return self
+
+
+class EndpointConfig(Section):
+    """One engine."""
+
+    url: str = Field(description="http://host:port of the engine")
+    name: Text = Field("", description="name in metrics, receipts and logs; default host:port")
+    role: Role = Field("both", description="what it computes: prompts (prefill), answers (decode), or both")
+    labels: dict[str, str] = Field({}, description="free; zone, rack, host and gpu are understood")
+    kv_events: Unavailable = Field(None, description="not available in this version")
+    kv_replay: Unavailable = Field(None, description="not available in this version")
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        return _engine_url(value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_name(cls, data: Any) -> Any:  # noqa: ANN401 - whatever the YAML holds
+        if isinstance(data, Mapping) and data.get("name") is None and isinstance(data.get("url"), str):
+            return {**data, "name": urlsplit(data["url"]).netloc or data["url"]}
+        return data
+
+
+def _engine_url(value: str) -> str:
+    """Return `value` without a trailing slash where it is a URL that the data plane can reach."""
+    parts = urlsplit(value)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme == "https":
+        _refuse(f"{value!r}: https to engines is not available in this version, use http")
+    if parts.scheme != "http":
+        _refuse(f"{value!r} is not http://host:port")
+    if not parts.hostname or port == -1:
+        _refuse(f"{value!r} names no host, or no port from 1 to 65535")
+    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
+        _refuse(f"{value!r} holds more than http://host:port")
+    return value.rstrip("/")
+
+
+class StaticDiscoveryConfig(Section):
+    """Endpoints listed in the configuration."""
+
+    endpoints: tuple[EndpointConfig, ...] = Field((), description="the engines")
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        seen: set[str] = set()
+        twice = {one.name for one in self.endpoints if one.name in seen or seen.add(one.name)}  # type: ignore[func-returns-value]
+        if twice:
+            _refuse(f"two endpoints are named {', '.join(sorted(map(repr, twice)))}: give each a name of its own")
+        return self
+
+
+class DiscoveryConfig(Section):
+    """Where endpoints come from: exactly one source."""
+
+    static: StaticDiscoveryConfig = Field(StaticDiscoveryConfig(), description="endpoints listed here")
+    file: Unavailable = Field(None, description="not available in this version")
+    dns: Unavailable = Field(None, description="not available in this version")
+    kubernetes: Unavailable = Field(None, description="not available in this version")
+
+
+class ScrapeConfig(Section):
+    """How engine metrics are read."""
+
+    interval_s: Seconds = Field(1.0, description="seconds between two scrapes of an engine")
+    timeout_s: Seconds = Field(0.5, description="seconds that a scrape may take")
+    stale_after_s: Seconds = Field(5.0, description="figures older than this are not believed")
+
+
+class HealthConfig(Section):
+    """How engines are probed."""
+
+    interval_s: Seconds = Field(2.0, description="seconds between two probes of a ready engine; others are probed faster")
+    timeout_s: Seconds = Field(1.0, description="seconds that a probe may take")
+    unhealthy_after: Count = Field(3, description="failures in a row (probes and refused connections) until not ready")
+    healthy_after: Count = Field(1, description="good probes in a row until ready")
+
+
+class ScorerConfig(Section):
+    """One scorer: its weight, and whatever parameters it takes."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = Field(1.0, description="its share")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_weight(cls, data: Any) -> Any:  # noqa: ANN401 - whatever the YAML holds
+        return data if isinstance(data, Mapping | ScorerConfig) else {"weight": data}
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The scorer's own parameters by name."""
+        return dict(self.model_extra or {})
+
+
+DEFAULT_SCORERS = {"prefix_cache": 3.0, "queue_depth": 2.0, "kv_usage": 1.0}
+
+
+class RoutingConfig(Section):
+    """How an endpoint is chosen: filters, then the weighted sum of scorers, then the picker."""
+
+    scorers: dict[str, ScorerConfig] = Field(
+        {name: ScorerConfig(weight=weight) for name, weight in DEFAULT_SCORERS.items()},
+        description="name: weight, or name: {weight: , and the scorer's parameters}",
+    )
+    filters: tuple[str, ...] = Field(("healthy", "model_served", "role"), description="in this order")
+    picker: str = Field("max_score", description="picks one of the scored endpoints")
+    receipt_headers: Switch = Field(False, description="add the x-twohop-* response headers")
+
+
+class KvEventsConfig(Section):
+    """Engines' KV cache events (not read in this version)."""
+
+    mode: Annotated[Literal["auto", "off"], BeforeValidator(_off_is_a_word)] = Field("auto", description="auto or off")
+
+
+class DisaggregationConfig(Section):
+    """Prefill on one engine, decode on another."""
+
+    mode: Literal["auto", "always", "never"] = Field(
+        "auto", description="when two hops are taken; a pair needs an endpoint of role prefill or decode"
+    )
+    connector: str = Field("nixl", description="how the KV cache gets from one engine to the other")
+
+
+class FlowControlConfig(Section):
+    """Who may go now."""
+
+    max_in_flight_per_endpoint: Count = Field(256, description="requests that one endpoint may hold")
+    max_queue: Annotated[int, Field(ge=0, strict=True)] = Field(2000, description="requests that may wait")
+    max_queue_wait_s: Seconds = Field(30.0, description="longest wait for a turn or for a first ready endpoint")
+
+
+class RetriesConfig(Section):
+    """Attempts before the first byte to the client."""
+
+    max_attempts: Count = Field(3, description="attempts in all")
+
+
+class TimeoutsConfig(Section):
+    """Seconds until a step is given up."""
+
+    header_s: Seconds = Field(10.0, description="for a client to send its request head")
+    connect_s: Seconds = Field(2.0, description="to connect to an engine")
+    first_byte_s: Seconds = Field(120.0, description="until an engine's first byte")
+    idle_s: Seconds = Field(60.0, description="between two bytes of an engine's answer")
+    prefill_s: Seconds = Field(120.0, description="for the prefill leg of two hops")
+    total_s: Seconds = Field(3600.0, description="for a request as a whole")
+
+
+class LimitsConfig(Section):
+    """Sizes that a client may send."""
+
+    body_bytes: Count = Field(33_554_432, description="longest request body")
+    header_bytes: Count = Field(65_536, description="longest request head")
+
+
+class AuthConfig(Section):
+    """API keys (not available in this version)."""
+
+    keys_file: Unavailable = Field(None, description="not available in this version")
+
+
+class ExtProcConfig(Section):
+    """Envoy's endpoint picker (not available in this version)."""
+
+    listen: Unavailable = Field(None, description="not available in this version")
+
+
+class StateConfig(Section):
+    """Shared state (not available in this version: in this process alone)."""
+
+    redis_url: Unavailable = Field(None, description="not available in this version")
+
+
+class DrainConfig(Section):
+    """How the gateway stops."""
+
+    grace_s: Seconds = Field(60.0, description="seconds for requests in flight to end after SIGTERM")
+
+
+class Config(Section):
+    """The whole configuration."""
+
+    listen: Address = Field("127.0.0.1:8000", description="host:port of the inference API, /metrics and health")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severity that is logged")
+    admin: AdminConfig = AdminConfig()
+    discovery: DiscoveryConfig = DiscoveryConfig()
+    scrape: ScrapeConfig = ScrapeConfig()
+    health: HealthConfig = HealthConfig()
+    routing: RoutingConfig = RoutingConfig()
+    kv_events: KvEventsConfig = KvEventsConfig()
+    disaggregation: DisaggregationConfig = DisaggregationConfig()
+    flow_control: FlowControlConfig = FlowControlConfig()
+    retries: RetriesConfig = RetriesConfig()
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    limits: LimitsConfig = LimitsConfig()
+    drain: DrainConfig = DrainConfig()
+    auth: AuthConfig = AuthConfig()
+    ext_proc: ExtProcConfig = ExtProcConfig()
+    state: StateConfig = StateConfig()

@@ -1,0 +1,31 @@
+"""Endpoints listed in the configuration: one set, told once."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from urllib.parse import urlsplit
+
+from gateway.config import EndpointConfig
+from gateway.pool.endpoint import EndpointSpec
+
+
+class StaticSource:
+    """The source of `discovery.static`."""
+
+    def __init__(self, endpoints: Iterable[EndpointConfig]) -> None:
+        self._specs = tuple(spec_of(endpoint) for endpoint in endpoints)
+
+    async def sets(self) -> AsyncIterator[Sequence[EndpointSpec]]:
+        """Yield the configured set once."""
+        yield self._specs
+
+
+def spec_of(endpoint: EndpointConfig) -> EndpointSpec:
+    """Return the endpoint of a validated section; a URL without a port means 80."""
+    parts = urlsplit(endpoint.url)
+    return EndpointSpec(
+        name=endpoint.name,
+        url=endpoint.url,
+        host=parts.hostname or "",
+        port=parts.port or 80,
+        role=endpoint.role,
+        labels=dict(endpoint.labels),
+    )
