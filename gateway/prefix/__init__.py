@@ -1,0 +1,1 @@
+"""Where the front part of a prompt is cached: prompt bytes to block keys, block keys to endpoints."""

@@ -1,0 +1,27 @@
+"""The filter `role`: which roles may take which hop.
+
+It judges one hop by itself. Which prefill endpoint may pair with which decode endpoint (a `both` endpoint joins only
+opposite an explicit one) is the route step's business: it passes the candidates of the pairing that it wants.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scorers.model import EndpointView, RequestView
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Keeps the endpoints whose role fits the hop.
+
+    A prefill endpoint is a whole engine too, so it takes a single hop when nobody else is left: place this filter
+    after those that say who is alive and able.
+    """
+
+    def keep(self, request: RequestView, candidates: Sequence[EndpointView]) -> list[EndpointView]:
+        """Return the candidates for `request.hop`: single and decode want decode or both, prefill wants prefill or both."""
+        unfit = "decode" if request.hop == "prefill" else "prefill"
+        kept = [endpoint for endpoint in candidates if endpoint.role != unfit]
+        if not kept and request.hop == "single":
+            return list(candidates)
+        return kept
