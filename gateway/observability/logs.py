@@ -1,0 +1,47 @@
+"""Log set-up: text on stderr, one line per event.
+
+Rule: a log line holds names, ids, counts and times. Prompts, answers and keys are never passed to a logger.
+"""
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+LEVELS = ("debug", "info", "warning", "error")
+LINE_CHARACTERS = 4000
+# They log every request they make; ours go out by the thousand.
+CHATTY = ("httpx", "httpcore")
+
+
+class OneLine(logging.Formatter):
+    """Formats an event as one line: UTC time, level, logger, message, and a traceback folded into the same line."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802, ARG002 - as logging calls it
+        """Return the event's time as ISO 8601 in UTC, to the millisecond."""
+        return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; line breaks in it are written as \\n, and it ends at `LINE_CHARACTERS`."""
+        line = super().format(record).replace("\r", "\\r").replace("\n", "\\n")
+        return line if len(line) <= LINE_CHARACTERS else line[:LINE_CHARACTERS] + "…"
+
+
+def set_up_logs(level: str = "info", stream: TextIO | None = None) -> logging.Handler:
+    """Send every logger's events from `level` (one of `LEVELS`) up to `stream` (stderr); return the handler.
+
+    A second call replaces the first one's handler.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(OneLine())
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if isinstance(old.formatter, OneLine)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name in CHATTY:
+        logging.getLogger(name).setLevel("WARNING")
+    return handler

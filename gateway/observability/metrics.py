@@ -1,0 +1,250 @@
+"""What the gateway counts and times, and its Prometheus text.
+
+Rule: events only add to plain numbers, on the event loop's thread, with no lock; Prometheus objects are built when
+someone reads `/metrics`. What another part already knows (leases, readiness, queue) is read from it at that moment.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+REQUEST_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
+FIRST_TOKEN_S = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 60.0, 120.0)
+INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5)
+QUEUE_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+DECISION_S = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
+LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One metric: its name, what it means, its labels, and a histogram's bucket bounds (seconds)."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    meaning: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+
+
+REQUESTS = Spec("twohop_requests_total", "counter", "Requests answered.", ("model", "route", "code"))
+REQUEST = Spec("twohop_request_seconds", "histogram", "From a request's arrival to its end.", (), REQUEST_S)
+TTFT = Spec("twohop_ttft_seconds", "histogram", "From a request's arrival to the first byte back.", (), FIRST_TOKEN_S)
+INTER_TOKEN = Spec("twohop_inter_token_seconds", "histogram", "Between two chunks of a stream.", (), INTER_TOKEN_S)
+QUEUE = Spec("twohop_queue_seconds", "histogram", "Spent waiting for a turn.", ("band",), QUEUE_S)
+QUEUE_DEPTH = Spec("twohop_queue_depth", "gauge", "Requests waiting for a turn now.", ("band",))
+IN_FLIGHT = Spec("twohop_in_flight", "gauge", "Leases this gateway holds on an endpoint now.", ("endpoint",))
+DECISION = Spec("twohop_decision_seconds", "histogram", "Spent on one routing decision.", (), DECISION_S)
+PROMPT_TOKENS = Spec("twohop_prompt_tokens_total", "counter", "Prompt tokens, as engines count them.", ("model",))
+OUTPUT_TOKENS = Spec("twohop_output_tokens_total", "counter", "Output tokens, as engines count them.", ("model",))
+CACHED_TOKENS = Spec("twohop_cached_tokens_actual_total", "counter", "Prompt tokens that engines had cached.")
+TWO_HOP = Spec("twohop_two_hop_total", "counter", "Two-hop requests by how they ended.", ("outcome",))
+PREFILL = Spec("twohop_prefill_seconds", "histogram", "Spent on a prefill leg.", (), FIRST_TOKEN_S)
+HANDOFF = Spec(
+    "twohop_handoff_seconds", "histogram", "From a prefill answer to the decode leg's first byte.", (), FIRST_TOKEN_S
+)
+READY = Spec("twohop_endpoint_ready", "gauge", "1 where an endpoint may be picked, else 0.", ("endpoint", "role"))
+EJECTIONS = Spec(
+    "twohop_endpoint_ejections_total", "counter", "Times an endpoint was taken out.", ("endpoint", "reason")
+)
+RETRIES = Spec("twohop_retries_total", "counter", "Attempts after the first.", ("reason",))
+SCRAPE_AGE = Spec("twohop_scrape_age_seconds", "gauge", "Age of an endpoint's last good scrape.", ("endpoint",))
+DISCONNECTS = Spec("twohop_client_disconnects_total", "counter", "Clients gone before their answer's end.")
+LOOP_LAG = Spec("twohop_loop_lag_seconds", "histogram", "How late the event loop woke a timer.", (), LAG_S)
+
+SPECS = (
+    REQUESTS,
+    REQUEST,
+    TTFT,
+    INTER_TOKEN,
+    QUEUE,
+    QUEUE_DEPTH,
+    IN_FLIGHT,
+    DECISION,
+    PROMPT_TOKENS,
+    OUTPUT_TOKENS,
+    CACHED_TOKENS,
+    TWO_HOP,
+    PREFILL,
+    HANDOFF,
+    READY,
+    EJECTIONS,
+    RETRIES,
+    SCRAPE_AGE,
+    DISCONNECTS,
+    LOOP_LAG,
+)
+
+
+class Histogram:
+    """Counts of observed seconds by bucket; `counts[i]` holds values up to `bounds[i]`, the last those beyond all."""
+
+    __slots__ = ("bounds", "counts", "total_s")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.total_s += seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Return Prometheus buckets: (upper bound, how many values are at most that)."""
+        buckets, seen = [], 0
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            seen += count
+            buckets.append((bound, float(seen)))
+        return buckets
+
+
+class Tally:
+    """Counters of one metric by label values."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, ...], float] = {}
+
+    def add(self, labels: tuple[str, ...], amount: float = 1) -> None:
+        """Add `amount` to the counter with these label values."""
+        values = self.values
+        values[labels] = values.get(labels, 0) + amount
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointReading:
+    """What `/metrics` tells of one endpoint; `scrape_age_s` is None before the first good scrape."""
+
+    name: str
+    role: str
+    ready: bool
+    in_flight: int
+    scrape_age_s: float | None = None
+
+
+class Metrics(Collector):
+    """All metrics of one gateway, in a registry of their own.
+
+    `endpoints` and `queue_depth` (requests by band) are called at each scrape. Label values must be bounded by the
+    caller: a model that no endpoint serves is counted as "unknown". Times are seconds.
+    """
+
+    def __init__(
+        self,
+        endpoints: Callable[[], Iterable[EndpointReading]] = tuple,
+        queue_depth: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self._endpoints = endpoints
+        self._queue_depth = queue_depth
+        self._tallies = {spec.name: Tally() for spec in SPECS if spec.kind == "counter"}
+        self._histograms = {
+            spec.name: Histogram(spec.bounds) for spec in SPECS if spec.kind == "histogram" and not spec.labels
+        }
+        self._queue: dict[str, Histogram] = {}
+        for spec in (CACHED_TOKENS, DISCONNECTS):
+            self._tallies[spec.name].add((), 0)
+        self._requests = self._tallies[REQUESTS.name]
+        self._request = self._histograms[REQUEST.name]
+        self._ttft = self._histograms[TTFT.name]
+        # One call less per streamed chunk and per decision: these methods are the histograms' own.
+        self.inter_token = self._histograms[INTER_TOKEN.name].observe
+        self.decision = self._histograms[DECISION.name].observe
+        self.prefill = self._histograms[PREFILL.name].observe
+        self.handoff = self._histograms[HANDOFF.name].observe
+        self.loop_lag = self._histograms[LOOP_LAG.name].observe
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def request_done(self, model: str, route: str, code: int, seconds: float, ttft_s: float | None) -> None:
+        """Count a finished request; `ttft_s` is None when no byte of an answer was sent."""
+        self._requests.add((model, route, str(code)))
+        self._request.observe(seconds)
+        if ttft_s is not None:
+            self._ttft.observe(ttft_s)
+
+    def tokens(self, model: str, prompt: int, output: int, cached: int) -> None:
+        """Add one request's tokens as the engine counted them; `cached` is the part of `prompt` it had already."""
+        label = (model,)
+        self._tallies[PROMPT_TOKENS.name].add(label, prompt)
+        self._tallies[OUTPUT_TOKENS.name].add(label, output)
+        if cached:
+            self._tallies[CACHED_TOKENS.name].add((), cached)
+
+    def queued(self, band: str, seconds: float) -> None:
+        """Count one wait for a turn, zero waits too."""
+        histogram = self._queue.get(band)
+        if histogram is None:
+            histogram = self._queue[band] = Histogram(QUEUE.bounds)
+        histogram.observe(seconds)
+
+    def two_hop(self, outcome: str) -> None:
+        """Count one request that set out on two hops, by how it ended."""
+        self._tallies[TWO_HOP.name].add((outcome,))
+
+    def retry(self, reason: str) -> None:
+        """Count one attempt after the first."""
+        self._tallies[RETRIES.name].add((reason,))
+
+    def ejected(self, endpoint: str, reason: str) -> None:
+        """Count one endpoint taken out of the ready ones."""
+        self._tallies[EJECTIONS.name].add((endpoint, reason))
+
+    def client_disconnected(self) -> None:
+        """Count one client that left before its answer's end."""
+        self._tallies[DISCONNECTS.name].add(())
+
+    def render(self) -> bytes:
+        """Return everything as Prometheus text; its content type is `CONTENT_TYPE`."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one Prometheus metric family for each of `SPECS`."""
+        endpoints = list(self._endpoints())
+        gauges: dict[str, list[tuple[tuple[str, ...], float]]] = {
+            QUEUE_DEPTH.name: [((band,), depth) for band, depth in self._queue_depth().items()],
+            IN_FLIGHT.name: [((reading.name,), reading.in_flight) for reading in endpoints],
+            READY.name: [((reading.name, reading.role), reading.ready) for reading in endpoints],
+            SCRAPE_AGE.name: [
+                ((reading.name,), reading.scrape_age_s) for reading in endpoints if reading.scrape_age_s is not None
+            ],
+        }
+        for spec in SPECS:
+            if spec.kind == "counter":
+                yield _counter(spec, self._tallies[spec.name])
+            elif spec.kind == "gauge":
+                yield _gauge(spec, gauges[spec.name])
+            elif spec.labels:
+                yield _histogram(spec, {(band,): histogram for band, histogram in self._queue.items()})
+            else:
+                yield _histogram(spec, {(): self._histograms[spec.name]})
+
+
+def _counter(spec: Spec, tally: Tally) -> Metric:
+    family = CounterMetricFamily(spec.name, spec.meaning, labels=spec.labels)
+    for labels, value in tally.values.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def _gauge(spec: Spec, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    family = GaugeMetricFamily(spec.name, spec.meaning, labels=spec.labels)
+    for labels, value in values:
+        family.add_metric(labels, float(value))
+    return family
+
+
+def _histogram(spec: Spec, histograms: Mapping[tuple[str, ...], Histogram]) -> Metric:
+    family = HistogramMetricFamily(spec.name, spec.meaning, labels=spec.labels)
+    for labels, histogram in histograms.items():
+        family.add_metric(labels, histogram.cumulative(), histogram.total_s)
+    return family

@@ -1,0 +1,49 @@
+"""What every test run shares: the `--vllm` switch, the last place of the coverage check, Hypothesis without luck."""
+
+from pathlib import Path
+
+import coverage
+import pytest
+from hypothesis import settings
+
+TESTS = Path(__file__).parent
+VLLM_TIMEOUT_S = 900.0
+
+# The same examples in every run: a red run is the change's doing. No deadline: a shared core says nothing about a law.
+settings.register_profile("twohop", deadline=None, derandomize=True)
+settings.load_profile("twohop")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--vllm`."""
+    parser.addoption("--vllm", action="store_true", help="run the cases that need real vLLM engines")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave tests/vllm to `--vllm`, and the coverage check to a whole run under coverage."""
+    if collection_path == TESTS / "vllm" and not config.getoption("--vllm"):
+        return True
+    if collection_path == TESTS / "architecture" / "test_coverage.py" and not measures_everything(config):
+        return True
+    return None
+
+
+def measures_everything(config: pytest.Config) -> bool:
+    """Tell whether this run goes through all tests, under coverage."""
+    narrowed = config.option.file_or_dir or config.option.keyword or getattr(config.option, "lf", False)
+    return coverage.Coverage.current() is not None and not narrowed
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep cases marked `vllm` for `--vllm`, give them time, and put the coverage check last."""
+    for item in items:
+        if TESTS / "vllm" in item.path.parents:
+            item.add_marker(pytest.mark.vllm)
+        if item.get_closest_marker("vllm") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(VLLM_TIMEOUT_S))
+    if not config.getoption("--vllm"):
+        left_out = [item for item in items if item.get_closest_marker("vllm")]
+        items[:] = [item for item in items if not item.get_closest_marker("vllm")]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+    items.sort(key=lambda item: item.path.name == "test_coverage.py")
