@@ -1,0 +1,1 @@
+"""What clients and operators reach: the inference routes (raw ASGI), and FastAPI for everything that is not hot."""

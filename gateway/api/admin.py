@@ -1,0 +1,41 @@
+"""The admin API: what the gateway knows of its endpoints, and why each request went where it went."""
+
+import hmac
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
+
+from gateway.api.edges import shape_errors
+from gateway.errors import InvalidApiKey
+from gateway.observability.receipts import Receipts
+from gateway.pool.store import Pool
+
+
+def build_admin(pool: Pool, receipts: Receipts, token: str | None, clock: Callable[[], float]) -> FastAPI:
+    """Return the admin app; with a `token`, every request needs it as a Bearer token."""
+
+    async def check_token(request: Request) -> None:
+        expected = f"Bearer {token}".encode()
+        if token is not None and not hmac.compare_digest(request.headers.get("authorization", "").encode(), expected):
+            raise InvalidApiKey("the admin API needs its token: Authorization: Bearer <admin.token>")
+
+    app = FastAPI(title="twohop admin", docs_url=None, redoc_url=None, dependencies=[Depends(check_token)])
+    shape_errors(app)
+
+    @app.get("/admin/endpoints")
+    async def endpoints() -> dict[str, Any]:
+        return {"endpoints": pool.describe(clock())}
+
+    @app.get("/admin/decisions")
+    async def decisions(limit: int = Query(100, ge=1, le=1000)) -> dict[str, Any]:
+        return {"decisions": [receipt.describe() for receipt in receipts.latest(limit)]}
+
+    @app.get("/admin/decisions/{request_id}")
+    async def decision(request_id: str) -> dict[str, Any]:
+        receipt = receipts.find(request_id)
+        if receipt is None:
+            raise HTTPException(404, "no receipt of this request id is kept (the last 1,000 are)")
+        return receipt.describe()
+
+    return app

@@ -1,0 +1,79 @@
+"""The routes on `listen` that are not hot: models, health, metrics; errors in OpenAI's shape."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+
+from gateway.errors import GatewayError, ModelNotFound
+from gateway.observability.metrics import CONTENT_TYPE, Metrics
+from gateway.pool.store import Pool
+
+
+def error_response(error: GatewayError) -> Response:
+    """Return the answer for an error of ours."""
+    headers = {} if error.retry_after_s is None else {"retry-after": str(int(error.retry_after_s))}
+    return Response(error.body(), error.status, headers, media_type="application/json")
+
+
+def shape_errors(app: FastAPI) -> None:
+    """Answer the framework's own errors (no such path, wrong method) in OpenAI's shape too."""
+
+    async def framework_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        body = {
+            "message": f"{error.detail}: {request.method} {request.url.path}",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "not_found" if error.status_code == 404 else "invalid_request",
+        }
+        return JSONResponse({"error": body}, error.status_code, error.headers)
+
+    async def gateway_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, GatewayError)
+        return error_response(error)
+
+    from starlette.exceptions import HTTPException as StarletteHTTPException
+
+    app.add_exception_handler(StarletteHTTPException, framework_error)
+    app.add_exception_handler(GatewayError, gateway_error)
+
+
+def build_edges(pool: Pool, metrics: Metrics, stopping: Callable[[], bool]) -> FastAPI:
+    """Return the app for everything on `listen` but the inference routes."""
+    app = FastAPI(title="twohop", docs_url=None, redoc_url=None, openapi_url=None)
+    shape_errors(app)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": list(pool.served_models().values())}
+
+    @app.get("/v1/models/{model_id:path}")
+    async def model(model_id: str) -> Any:  # noqa: ANN401 - the engine's own object
+        served = pool.served_models()
+        if model_id not in served:
+            raise ModelNotFound(
+                f"no endpoint serves the model {model_id[:100]!r}; served: {', '.join(sorted(served)[:20]) or 'nothing'}",
+                param="model",
+            )
+        return served[model_id]
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    @app.get("/health")
+    async def readyz() -> Response:
+        if stopping():
+            return JSONResponse({"status": "shutting down"}, 503)
+        if not pool.any_ready():
+            return JSONResponse({"status": "no endpoint is ready"}, 503)
+        return JSONResponse({"status": "ready"})
+
+    @app.get("/metrics")
+    async def exposition() -> Response:
+        return Response(metrics.render(), media_type=CONTENT_TYPE)
+
+    return app

@@ -1,0 +1,24 @@
+"""The inference routes: raw ASGI in front of the FastAPI app, so that no model validates a prompt and nothing is parsed twice."""
+
+from gateway.api.protocol import EXTENSION
+from gateway.dataplane.handle import DataPlane
+from gateway.dataplane.records import Receive, Scope, Send
+from starlette.types import ASGIApp
+
+PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+
+
+class InferenceRoutes:
+    """Takes POSTs on `PATHS`; every other request goes to `edges`."""
+
+    def __init__(self, data_plane: DataPlane, edges: ASGIApp) -> None:
+        self._data_plane = data_plane
+        self._edges = edges
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        if scope["type"] == "http" and scope["path"] in PATHS and scope["method"] == "POST":
+            connection = (scope.get("extensions") or {}).get(EXTENSION)
+            await self._data_plane.handle(scope, receive, send, connection)
+            return
+        await self._edges(scope, receive, send)

@@ -1,0 +1,116 @@
+"""uvicorn's HTTP protocol with what a gateway adds: a bound on heads, a timer for slow ones, the transport in reach.
+
+The connection puts itself into the scope's extensions under `EXTENSION`; a raw ASGI endpoint may then watch the client
+(gone, slow, ready again) without a task and write body bytes without a coroutine.
+"""
+
+import asyncio
+from typing import Any, Protocol
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+EXTENSION = "twohop.connection"
+MAX_HEAD_BYTES = 65536
+HEAD_TIMEOUT_S = 10.0
+
+
+class Watcher(Protocol):
+    """What a connection tells whoever serves its present request."""
+
+    def client_gone(self) -> None:
+        """The client closed its connection."""
+
+    def client_slow(self) -> None:
+        """The client does not keep up: the write buffer is above its high-water mark."""
+
+    def client_ready(self) -> None:
+        """The write buffer has drained."""
+
+
+class ClientConnection(HttpToolsProtocol):
+    """One client connection. `watcher` is set by the endpoint that serves the present request, and reset by it."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.watcher: Watcher | None = None
+        self._extensions: Any = {EXTENSION: self}
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def read_on(self) -> None:
+        """Read from the client although a large body has filled uvicorn's buffer: its leaving must be noticed."""
+        self.flow.resume_reading()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Give the client `HEAD_TIMEOUT_S` for its first request head."""
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the watcher, after uvicorn's own bookkeeping."""
+        self._stop_head_timer()
+        super().connection_lost(exc)
+        watcher, self.watcher = self.watcher, None
+        if watcher is not None:
+            watcher.client_gone()
+
+    def data_received(self, data: bytes) -> None:
+        """Count head bytes between requests, so that an endless head cannot fill the memory."""
+        if self._head_bytes >= 0:
+            if self._head_bytes == 0 and self._head_timer is None:
+                self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_late)
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        """Offer this connection to the endpoint."""
+        super().on_message_begin()
+        self.scope["extensions"] = self._extensions
+
+    def on_headers_complete(self) -> None:
+        """Stop counting: the head is whole."""
+        self._stop_head_timer()
+        self._head_bytes = -1
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Count again for the next head."""
+        self._head_bytes = 0
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """Pass the transport's word on."""
+        super().pause_writing()
+        if self.watcher is not None:
+            self.watcher.client_slow()
+
+    def resume_writing(self) -> None:
+        """Pass the transport's word on."""
+        super().resume_writing()
+        if self.watcher is not None:
+            self.watcher.client_ready()
+
+    def _refuse_head(self) -> None:
+        self.transport.write(
+            b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        )
+        self.transport.close()
+
+    def _head_late(self) -> None:
+        self._head_timer = None
+        self.transport.close()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

@@ -1,0 +1,37 @@
+"""Flow control: wait for a turn, then plan the route in the same breath in which the turn came."""
+
+import asyncio
+from collections.abc import Callable
+
+from gateway.dataplane.records import Exchange, Plan
+from gateway.flowcontrol.controller import Admission
+
+
+async def admit(exchange: Exchange, model: str, admission: Admission, plan: Callable[[], Plan | None]) -> Plan:
+    """Return the plan of a request that may go, its leases taken.
+
+    `plan` returns None where there is no room after all. Raises ModelNotFound, QueueFull, NoEndpoint, ClientGone.
+    """
+    admission.check_model(model)
+    if admission.may_go(model) and (planned := plan()) is not None:
+        return planned
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + admission.max_wait_s
+    again = False
+    while True:
+        place = admission.enter(model, loop, again)
+        try:
+            exchange.wait_for(place)
+            await place.wait(max(0.0, deadline_s - loop.time()))
+        except TimeoutError:
+            raise admission.late(model) from None
+        finally:
+            exchange.awaiting = None
+            admission.leave(place)
+        admission.check_model(model)
+        planned = None if exchange.gone else plan()
+        # Room for one may be room for more; and a turn that was not used goes to the next.
+        if planned is not None:
+            admission.wake_next()
+            return planned
+        again = True

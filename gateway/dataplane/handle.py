@@ -1,0 +1,170 @@
+"""One inference request from its first byte to its receipt: the table of contents of the data plane."""
+
+import math
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gateway.clock import monotonic_s, wall_s
+from gateway.connectors import Connector, Handoff
+from gateway.dataplane.admit import admit
+from gateway.dataplane.forward import Forwarder
+from gateway.dataplane.parse import parse, read_body
+from gateway.dataplane.records import Connection, Exchange, Plan, Receive, Scope, Send, TwoHop
+from gateway.dataplane.relay import relay
+from gateway.dataplane.route import Router
+from gateway.dataplane.settle import CLIENT_CLOSED, settle
+from gateway.dataplane.two_hop import PrefillLeg
+from gateway.errors import ClientGone, EngineError, GatewayError
+from gateway.flowcontrol.controller import BAND, Admission
+from gateway.observability.metrics import Metrics
+from gateway.observability.receipts import Receipt, Receipts
+from gateway.pool.endpoint import Lease
+from gateway.pool.store import Pool
+from gateway.upstream.client import ConnectFailed, Leg
+from gateway.upstream.protocol import Headers
+
+_REQUEST_ID_CHARS = 128
+_BYTES_PER_TOKEN = 4  # of English text; only for the predicted figure shown in a receipt header
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlane:
+    """The steps and what they share; `handle` is the whole way of one request."""
+
+    pool: Pool
+    admission: Admission
+    router: Router
+    prefill_leg: PrefillLeg
+    forwarder: Forwarder
+    connector: Connector
+    metrics: Metrics
+    receipts: Receipts
+    body_bytes: int
+    receipt_headers: bool
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, connection: Connection | None) -> None:
+        """Serve one inference request; every error is answered, nothing is raised but cancellation."""
+        exchange = _exchange(scope, receive, send, connection)
+        try:
+            exchange.request = parse(await read_body(exchange, self.body_bytes), scope["path"])
+            exchange.listen()
+            exchange.receipt.model = exchange.request.model
+            plan = await self._admit(exchange)
+            leg = await (self._two_hops(exchange, plan) if isinstance(plan, TwoHop) else self._one_hop(exchange, plan))
+            await relay(exchange, leg, self._receipt_headers(exchange), self.metrics.inter_token)
+        except ClientGone:
+            exchange.receipt.status = CLIENT_CLOSED
+        except GatewayError as error:
+            await _refuse(exchange, error)
+        finally:
+            settle(exchange, self.metrics, self.receipts, self.pool.remembers(exchange.receipt.model))
+
+    async def _admit(self, exchange: Exchange) -> Plan:
+        started_s = monotonic_s()
+        receipt = exchange.receipt
+
+        def plan() -> Plan | None:
+            before_s = monotonic_s()
+            planned = self.router.plan(exchange)
+            self.metrics.decision(monotonic_s() - before_s)
+            return planned
+
+        planned = await admit(exchange, receipt.model, self.admission, plan)
+        receipt.queue_s = monotonic_s() - started_s
+        self.metrics.queued(BAND, receipt.queue_s)
+        receipt.route = "two_hop" if isinstance(planned, TwoHop) else "single"
+        receipt.reason = planned.reason
+        return planned
+
+    async def _one_hop(self, exchange: Exchange, plan: Plan) -> Leg:
+        assert not isinstance(plan, TwoHop)
+        request = exchange.request
+        assert request is not None
+
+        def another(tried: Collection[str]) -> Lease | None:
+            return self.router.another(exchange, "single", tried)
+
+        return await self.forwarder.forward(exchange, plan.lease, lambda _: request.body, another)
+
+    async def _two_hops(self, exchange: Exchange, plan: TwoHop) -> Leg:
+        """Prefill, then decode with what was handed over; without a handoff decode does the whole work."""
+        request = exchange.request
+        assert request is not None
+        handoff = await self.prefill_leg.prefill(exchange, plan.prefill)
+        handed_over_s = monotonic_s()
+        exchange.outcome = handoff if isinstance(handoff, str) else "ok"
+
+        def body_after(failure: EngineError | None) -> bytes:
+            if not isinstance(handoff, Handoff):
+                return request.body
+            if failure is None or isinstance(failure, ConnectFailed):
+                exchange.cached_tokens = handoff.cached_tokens
+                return self.connector.decode_body(request.members, handoff)
+            # A decode engine that failed may have failed at the handoff, or have used it up: do without.
+            exchange.cached_tokens, exchange.outcome = None, "decode_failed"
+            return request.body
+
+        def another(tried: Collection[str]) -> Lease | None:
+            return self.router.another(exchange, "decode", tried)
+
+        leg = await self.forwarder.forward(exchange, plan.decode, body_after, another)
+        if exchange.outcome == "ok":
+            self.metrics.handoff(monotonic_s() - handed_over_s)
+        else:
+            exchange.receipt.route, exchange.receipt.reason = "single", exchange.outcome
+        return leg
+
+    def _receipt_headers(self, exchange: Exchange) -> Headers:
+        if not self.receipt_headers:
+            return []
+        receipt, request = exchange.receipt, exchange.request
+        assert request is not None
+        answered = receipt.endpoint or ""
+        share = exchange.matched.get(receipt.prefill or answered, 0.0)
+        headers = [
+            (b"x-twohop-endpoint", answered.encode("latin-1", "replace")),
+            (b"x-twohop-route", receipt.route.encode("ascii")),
+            (b"x-twohop-reason", receipt.reason.encode("ascii")),
+            (b"x-twohop-predicted-cached-tokens", b"%d" % (share * request.prompt_bytes / _BYTES_PER_TOKEN)),
+        ]
+        if receipt.prefill is not None:
+            headers.append((b"x-twohop-prefill", receipt.prefill.encode("latin-1", "replace")))
+        return headers
+
+
+def _exchange(scope: Scope, receive: Receive, send: Send, connection: Connection | None) -> Exchange:
+    request_id = secrets.token_hex(16)
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and 0 < len(value) <= _REQUEST_ID_CHARS and value.isascii():
+            text = value.decode("ascii")
+            if text.isprintable():
+                request_id = text
+            break
+    exchange = Exchange(
+        scope=scope,
+        receive=receive,
+        send=send,
+        receipt=Receipt(request_id, wall_s()),
+        started_s=monotonic_s(),
+        # Unique, so that two requests of one id never meet in an engine; the same on both legs.
+        engine_request_id=f"{request_id}-{secrets.token_hex(4)}".encode("ascii"),
+        connection=connection,
+    )
+    if connection is not None:
+        connection.watcher = exchange
+    return exchange
+
+
+async def _refuse(exchange: Exchange, error: GatewayError) -> None:
+    """Answer with an error of ours."""
+    body = error.body()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"x-request-id", exchange.request_id),
+    ]
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
+    await exchange.start(error.status, headers)
+    await exchange.finish(body)

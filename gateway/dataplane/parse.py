@@ -1,0 +1,104 @@
+"""Bytes to `InferenceRequest`: reads only what routing needs, keeps the bytes."""
+
+from gateway.dataplane.records import Exchange, InferenceRequest
+from gateway.errors import BodyTooLarge, ClientGone, InvalidRequest
+from gateway.prefix.blocks import block_keys, seed_of
+from gateway.wire import json_object
+from gateway.wire.json_object import Members
+
+TWO_HOP_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+# What an engine puts before, around or into the prompt: two prompts share nothing where these differ.
+_SEED_MEMBERS = ("model", "cache_salt", "tools", "chat_template", "chat_template_kwargs", "documents")
+_PROMPT_MEMBERS = ("messages", "prompt", "input")
+
+
+async def read_body(exchange: Exchange, limit_bytes: int) -> bytes:
+    """Return the whole request body. Raises BodyTooLarge as early as it is known, ClientGone."""
+    length = exchange.header(b"content-length")
+    if length is not None and int(length) > limit_bytes:
+        raise _too_large(limit_bytes)
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await exchange.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        piece: bytes = message.get("body", b"")
+        size += len(piece)
+        if size > limit_bytes:
+            raise _too_large(limit_bytes)
+        pieces.append(piece)
+        if not message.get("more_body"):
+            break
+    if exchange.connection is not None:
+        # The server stops reading behind a large body; a client that leaves would not be noticed.
+        exchange.connection.read_on()
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def parse(body: bytes, path: str) -> InferenceRequest:
+    """Return what routing needs of `body`. Raises InvalidRequest."""
+    members, one_hop_reason = _members(body)
+    model = json_object.text(members.get("model"))
+    if not model:
+        raise InvalidRequest("the body names no model: add a string member \"model\"", param="model")
+    if "kv_transfer_params" in members:  # never taken from a client: it names engines and blocks
+        del members["kv_transfer_params"]
+        body = json_object.build(members)
+    prompt = b""
+    for name in _PROMPT_MEMBERS:
+        if name in members:
+            prompt = bytes(members[name])
+            break
+    seed = seed_of(*[bytes(members[name]) if name in members else b"" for name in _SEED_MEMBERS])
+    return InferenceRequest(
+        body=body,
+        members=members,
+        model=model,
+        stream=json_object.is_true(members.get("stream")),
+        prompt_bytes=len(prompt),
+        keys=block_keys(seed, prompt),
+        one_hop_reason=one_hop_reason or _one_hop_reason(path, members, prompt),
+    )
+
+
+def _members(body: bytes) -> tuple[Members, str | None]:
+    try:
+        return json_object.parse(body), None
+    except ValueError as error:
+        readable = json_object.without_lone_surrogates(body)
+        if readable is None:
+            raise InvalidRequest(f"the body is no JSON object: {error}") from error
+    try:
+        return json_object.parse(readable), "lone_surrogates"
+    except ValueError as error:
+        raise InvalidRequest(f"the body is no JSON object: {error}") from error
+
+
+def _one_hop_reason(path: str, members: Members, prompt: bytes) -> str | None:
+    """Return why this request takes one hop whatever the pool is, or None.
+
+    One handoff holds the blocks of one prompt and is pulled once: several prompts or several answers to one prompt
+    cannot share it. Log-probabilities of the prompt are computed where the prompt is, so not on the decode engine.
+    """
+    if path not in TWO_HOP_PATHS:
+        return "route"
+    if prompt[:1] == b"[" and path == "/v1/completions" and _many_prompts(prompt):
+        return "many_prompts"
+    for name, limit in (("n", 1), ("best_of", 1)):
+        if (json_object.integer(members.get(name)) or 1) > limit:
+            return name
+    if json_object.is_true(members.get("echo")) or json_object.is_true(members.get("use_beam_search")):
+        return "echo" if json_object.is_true(members.get("echo")) else "beam_search"
+    if not json_object.is_absent(members.get("prompt_logprobs")):
+        return "prompt_logprobs"
+    return None
+
+
+def _many_prompts(prompt: bytes) -> bool:
+    """Whether a list is one of prompts (strings or lists), not of token ids."""
+    return prompt[1:].lstrip()[:1] in (b'"', b"[")
+
+
+def _too_large(limit_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is over {limit_bytes} bytes (limits.body_bytes)")

@@ -1,0 +1,103 @@
+"""Where a request goes: pool view, prefix match, profile; then the leases, with no await in between.
+
+On one event loop that makes choosing and reserving one step: no two requests decide on the same figures.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from gateway.dataplane.records import Exchange, InferenceRequest, Plan, SingleHop, TwoHop
+from gateway.pool.endpoint import Lease
+from gateway.pool.store import Pool
+from gateway.prefix.index import PrefixIndex, shares
+from scorers.model import EndpointView, Hop, RequestView
+from scorers.profile import Profile, decide
+
+
+class Router:
+    """Plans routes over one pool; `mode` is `disaggregation.mode`."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        profile: Profile,
+        index: PrefixIndex,
+        mode: str,
+        max_in_flight: int,
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+    ) -> None:
+        self._pool, self._profile, self._index = pool, profile, index
+        self._mode, self._max_in_flight = mode, max_in_flight
+        self._clock, self._chance = clock, chance
+
+    def plan(self, exchange: Exchange) -> Plan | None:
+        """Return the route with its leases taken, or None where nobody can take the request now."""
+        request = exchange.request
+        assert request is not None
+        views = self._views()
+        matched = exchange.matched = shares(self._index.match(request.keys), request.prompt_bytes)
+        reason = request.one_hop_reason
+        if reason is None:
+            reason = "mode_never" if self._mode == "never" else "no_pair"
+            if self._mode != "never":
+                pair = self._pair(exchange, request, views, matched)
+                if pair is not None:
+                    return pair
+        lease = self._pick(exchange, request, "single", views, matched)
+        return None if lease is None else SingleHop(lease, reason)
+
+    def another(self, exchange: Exchange, hop: Hop, tried: Collection[str]) -> Lease | None:
+        """Return a lease on an endpoint that has not been tried, or None."""
+        request = exchange.request
+        assert request is not None
+        views = [view for view in self._views() if view.name not in tried]
+        return self._pick(exchange, request, hop, views, exchange.matched)
+
+    def _views(self) -> list[EndpointView]:
+        limit = self._max_in_flight
+        return [view for view in self._pool.views(self._clock()) if view.in_flight < limit]
+
+    def _pair(
+        self, exchange: Exchange, request: InferenceRequest, views: Sequence[EndpointView], matched: dict[str, float]
+    ) -> TwoHop | None:
+        """Return a prefill and a decode endpoint; a `both` endpoint joins only opposite an explicit role."""
+        has_prefill = any(view.role == "prefill" and view.ready for view in views)
+        has_decode = any(view.role == "decode" and view.ready for view in views)
+        if not has_prefill and not has_decode:
+            return None
+        opposite_decode = views if has_prefill else [view for view in views if view.role == "decode"]
+        decode = self._pick(exchange, request, "decode", opposite_decode, matched)
+        if decode is None:
+            return None
+        if decode.endpoint.spec.role == "both":
+            views = [view for view in views if view.role == "prefill"]
+        prefill = self._pick(exchange, request, "prefill", views, matched)
+        if prefill is None:
+            self._give_up(exchange, decode)
+            return None
+        return TwoHop(prefill, decode, "pair")
+
+    def _pick(
+        self,
+        exchange: Exchange,
+        request: InferenceRequest,
+        hop: Hop,
+        views: Sequence[EndpointView],
+        matched: dict[str, float],
+    ) -> Lease | None:
+        view = RequestView(model=request.model, hop=hop, prompt_bytes=request.prompt_bytes, matched=matched)
+        decision = decide(self._profile, view, views, self._chance())
+        exchange.receipt.decisions.append((hop, decision))
+        endpoint = self._pool.get(decision.picked) if decision.picked is not None else None
+        if endpoint is None:
+            return None
+        lease = endpoint.lease()
+        exchange.leases.append(lease)
+        # Fed now, not at the end: the next turn, or the same prompt once more, may be decided a moment from here.
+        self._index.insert(request.keys, endpoint.name)
+        return lease
+
+    @staticmethod
+    def _give_up(exchange: Exchange, lease: Lease) -> None:
+        exchange.leases.remove(lease)
+        lease.release()

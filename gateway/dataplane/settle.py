@@ -1,0 +1,35 @@
+"""What is given back and written down when a request is over, on every path."""
+
+from gateway.clock import monotonic_s
+from gateway.dataplane.records import Exchange
+from gateway.errors import ClientGone
+from gateway.observability.metrics import Metrics
+from gateway.observability.receipts import Receipts
+from gateway.wire import usage
+
+CLIENT_CLOSED = 499
+
+
+def settle(exchange: Exchange, metrics: Metrics, receipts: Receipts, known_model: bool) -> None:
+    """Abort what still runs, return the leases, count, keep the receipt. Never raises, may be called once."""
+    if exchange.awaiting is not None:
+        exchange.awaiting.abort(ClientGone())  # does nothing to a leg that is complete
+    if exchange.connection is not None:
+        exchange.connection.watcher = None
+    if exchange.listener is not None:
+        exchange.listener.cancel()
+    for lease in exchange.leases:
+        lease.release()
+    receipt = exchange.receipt
+    receipt.total_s = monotonic_s() - exchange.started_s
+    model = receipt.model if known_model else "unknown"
+    if receipt.status == CLIENT_CLOSED:
+        metrics.client_disconnected()
+    found = usage.find(exchange.tail) if exchange.tail else None
+    if found is not None:
+        receipt.prompt_tokens, receipt.output_tokens, receipt.cached_tokens = found.prompt, found.output, found.cached
+        metrics.tokens(model, found.prompt, found.output, found.cached or 0)
+    if exchange.outcome is not None:
+        metrics.two_hop(exchange.outcome)
+    metrics.request_done(model, receipt.route or "none", receipt.status, receipt.total_s, receipt.ttft_s)
+    receipts.keep(receipt)

@@ -1,0 +1,144 @@
+"""Who may go now: first come, first served for each model, while an endpoint has room.
+
+Invariant: a place in the queue ends exactly once: woken, timed out, or given up by the client; a woken one that finds
+no room goes back to the front.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable
+
+from gateway.errors import GatewayError, ModelNotFound, NoEndpoint, QueueFull
+from gateway.pool.endpoint import Endpoint
+from gateway.pool.store import Pool
+
+BAND = "standard"
+_NAMES_SHOWN = 20
+_RATE_WEIGHT = 0.1
+
+
+class Place:
+    """A place in the queue. `abort` gives it up; `wait` returns when it is this request's turn to try."""
+
+    __slots__ = ("_future", "model")
+
+    def __init__(self, model: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.model = model
+        self._future: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def open(self) -> bool:
+        """Whether nobody has woken it yet."""
+        return not self._future.done()
+
+    def wake(self) -> None:
+        """Let it try."""
+        if self.open:
+            self._future.set_result(None)
+
+    def abort(self, reason: BaseException) -> None:
+        """End the wait with `reason`."""
+        if self.open:
+            self._future.set_exception(reason)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait to be woken. Raises TimeoutError, or what `abort` was given."""
+        async with asyncio.timeout(timeout_s):
+            await self._future
+
+
+class Admission:
+    """Lets requests go while an endpoint of their model has room; the rest wait, bounded in number and time."""
+
+    def __init__(
+        self, pool: Pool, max_in_flight: int, max_queue: int, max_wait_s: float, clock: Callable[[], float]
+    ) -> None:
+        self.max_wait_s = max_wait_s
+        self._pool, self._max_in_flight, self._max_queue, self._clock = pool, max_in_flight, max_queue, clock
+        self._places: dict[str, deque[Place]] = {}
+        self._waiting = 0
+        self._last_finish_s = clock()
+        self._finish_gap_s = 1.0
+        pool.on_room.append(self._on_room)
+        pool.on_state.append(lambda _: self.wake_next())
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue now."""
+        return self._waiting
+
+    def check_model(self, model: str) -> None:
+        """Raise ModelNotFound if endpoints have told their models and none, now or before, has told this one."""
+        if self._pool.has_told and not self._pool.remembers(model):
+            served = sorted(self._pool.served_models())
+            shown = ", ".join(served[:_NAMES_SHOWN]) or "nothing at this moment"
+            more = f" and {len(served) - _NAMES_SHOWN} more" if len(served) > _NAMES_SHOWN else ""
+            name = model if len(model) <= 100 else model[:100] + "…"
+            raise ModelNotFound(f"no endpoint serves the model {name!r}; served: {shown}{more}", param="model")
+
+    def may_go(self, model: str) -> bool:
+        """Whether a new request may try at once: nobody waits before it, and an endpoint has room."""
+        return model not in self._places and self._has_room(model)
+
+    def enter(self, model: str, loop: asyncio.AbstractEventLoop, again: bool = False) -> Place:
+        """Take a place: the last, or the first for one that tried in vain (`again`). Raises QueueFull."""
+        if self._waiting >= self._max_queue and not again:
+            raise QueueFull(
+                f"{self._waiting} requests are waiting already (flow_control.max_queue)",
+                retry_after_s=self.retry_after_s(),
+            )
+        place = Place(model, loop)
+        places = self._places.setdefault(model, deque())
+        if again:
+            places.appendleft(place)
+        else:
+            places.append(place)
+        self._waiting += 1
+        return place
+
+    def leave(self, place: Place) -> None:
+        """Take a place out of the queue, woken or not; call it on every path."""
+        places = self._places.get(place.model)
+        if places is not None and place in places:
+            self._remove(place.model, places, place)
+
+    def wake_next(self) -> None:
+        """Wake the first in line of every model that has room, or that has turned out to be unknown.
+
+        Whoever is woken calls this again after taking a lease, so room for many wakes many, one after the other.
+        """
+        for model in list(self._places):
+            if self._has_room(model) or (self._pool.has_told and not self._pool.remembers(model)):
+                places = self._places[model]
+                place = places[0]
+                self._remove(model, places, place)
+                place.wake()
+
+    def late(self, model: str) -> GatewayError:
+        """Return the error of a request whose wait was too long."""
+        waited = f"waited {self.max_wait_s:g} s (flow_control.max_queue_wait_s)"
+        if any(one.ready and model in one.model_ids for one in self._pool):
+            return QueueFull(f"no endpoint had room for {model!r}: {waited}", retry_after_s=self.retry_after_s())
+        return NoEndpoint(f"no endpoint is ready to serve {model!r}: {waited}", retry_after_s=self.max_wait_s)
+
+    def retry_after_s(self) -> float:
+        """Return in how many seconds the present queue will have drained, from the measured rate; 1 to 60."""
+        return float(min(60, max(1, math.ceil(self._finish_gap_s * (self._waiting + 1)))))
+
+    def _has_room(self, model: str) -> bool:
+        limit = self._max_in_flight
+        return any(one.in_flight < limit and one.ready and model in one.model_ids for one in self._pool)
+
+    def _on_room(self, _: Endpoint) -> None:
+        now_s = self._clock()
+        gap_s, self._last_finish_s = min(now_s - self._last_finish_s, 10.0), now_s
+        self._finish_gap_s += _RATE_WEIGHT * (gap_s - self._finish_gap_s)
+        if self._places:
+            self.wake_next()
+
+    def _remove(self, model: str, places: deque[Place], place: Place) -> None:
+        places.remove(place)
+        self._waiting -= 1
+        if not places:
+            del self._places[model]

@@ -1,0 +1,255 @@
+"""One request to one engine: connect, send, first bytes, the rest.
+
+Invariant: whatever happens, a leg ends with its connection back in the pool or closed; `abort` may be called at any
+moment, any number of times, and the coroutine that waits on the leg then raises what `abort` was given.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.errors import UpstreamFailed, UpstreamTimeout
+from gateway.upstream.pool import ConnectionPool
+from gateway.upstream.protocol import EngineConnection, Headers
+
+HIGH_WATER_BYTES = 262144
+
+
+class ConnectFailed(UpstreamFailed):
+    """No connection could be opened: the engine has not seen the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class LegTimeouts:
+    """Limits of one leg in seconds: to connect, to the first body byte, between two reads of the body, and in all."""
+
+    connect_s: float
+    first_byte_s: float
+    idle_s: float
+    total_s: float
+
+
+class Leg:
+    """One request on one engine connection, and its answer.
+
+    After `open`: `status`, `headers`, and the body so far in `early`. Then either `read` (all of it) or `relay`.
+    """
+
+    def __init__(self, name: str, pool: ConnectionPool, timeouts: LegTimeouts, loop: asyncio.AbstractEventLoop) -> None:
+        self.name = name
+        self.status = 0
+        self.headers: Headers = []
+        self.early: list[bytes] = []
+        self.complete = False
+        self._pool, self._timeouts, self._loop = pool, timeouts, loop
+        self._connection: EngineConnection | None = None
+        self._connecting: asyncio.Task[EngineConnection] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._sink: Callable[[bytes], None] | None = None
+        self._failure: BaseException | None = None
+        self._started_s = self._last_s = loop.time()
+        self._early_bytes = 0
+        self._limit_bytes = 0
+        self._paused = False
+        self._wants_all = False
+        self._lost_unanswered = False
+
+    async def open(self, head: bytes, body: bytes) -> None:
+        """Send a request and wait for the head and the first bytes of the body, or its end.
+
+        Raises ConnectFailed, UpstreamFailed, UpstreamTimeout, or what `abort` was given.
+        """
+        connection = self._pool.take()
+        while True:
+            reused = connection is not None
+            if connection is None:
+                connection = await self._connect()
+            if self._failure is not None:  # aborted in the moment between connecting and this task's turn
+                self._pool.give_back(connection)
+                raise self._failure
+            self._lost_unanswered = False
+            self._connection = connection
+            self._arm(self._timeouts.first_byte_s, self._on_first_byte_timeout)
+            connection.request(head, body, self)
+            try:
+                await self._wait()
+            except UpstreamFailed:
+                # A kept-alive connection that the engine closed just as it was used: the one failure after which
+                # the request cannot have been processed, so it is sent once more, on a new connection.
+                if reused and self._lost_unanswered:
+                    connection, self._failure = None, None
+                    continue
+                raise
+            else:
+                return
+
+    async def read(self, limit_bytes: int) -> bytes:
+        """Return the whole body. Raises UpstreamFailed if it is longer than `limit_bytes`."""
+        self._wants_all = True
+        if not self.complete:
+            self._limit_bytes = limit_bytes
+            if self._paused:
+                self.resume()
+            self._arm(self._timeouts.idle_s, self._on_idle_timer)
+            await self._wait()
+        return self.early[0] if len(self.early) == 1 else b"".join(self.early)
+
+    async def relay(self, sink: Callable[[bytes], None]) -> None:
+        """Give every body chunk to `sink` as it comes, the early ones first; return at the body's end."""
+        for chunk in self.early:
+            sink(chunk)
+        self.early.clear()
+        if not self.complete:
+            self._sink = sink
+            if self._paused:
+                self.resume()
+            self._arm(self._timeouts.idle_s, self._on_idle_timer)
+            await self._wait()
+
+    async def next_chunk(self) -> bytes | None:
+        """Return the body bytes that have come since the last call, waiting for some; None at the body's end.
+
+        While nobody asks, at most `HIGH_WATER_BYTES` and one read are kept; then the engine has to wait.
+        """
+        while not self.early:
+            if self.complete:
+                return None
+            self._arm(self._timeouts.idle_s, self._on_idle_timer)
+            await self._wait()
+        chunk = self.early[0] if len(self.early) == 1 else b"".join(self.early)
+        self.early.clear()
+        self._early_bytes = 0
+        if self._paused:
+            self.resume()
+        return chunk
+
+    def pause(self) -> None:
+        """Stop reading from the engine: the client does not keep up."""
+        if self._connection is not None and self._connection.transport is not None:
+            self._paused = True
+            self._connection.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        self._last_s = self._loop.time()
+        self._paused = False
+        if self._connection is not None and self._connection.transport is not None:
+            self._connection.transport.resume_reading()
+
+    def abort(self, reason: BaseException) -> None:
+        """End the leg now: its connection is closed and whoever waits on it gets `reason`."""
+        if self.complete or self._failure is not None:
+            return
+        if self._connecting is not None:
+            self._failure = reason
+            self._connecting.cancel()
+            return
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+        self._fail(reason)
+
+    # Called by the connection.
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        """Keep the head; the leg is open once a body byte or the end has come too."""
+        self.status, self.headers = status, headers
+
+    def on_chunk(self, chunk: bytes) -> None:
+        """Pass a chunk on, or keep it until somebody asks."""
+        self._last_s = self._loop.time()
+        if self._sink is not None:
+            self._sink(chunk)
+            return
+        self.early.append(chunk)
+        self._early_bytes += len(chunk)
+        if not self._wants_all:
+            if self._early_bytes > HIGH_WATER_BYTES:
+                self.pause()
+            self._wake()
+        elif self._early_bytes > self._limit_bytes:
+            self.abort(UpstreamFailed(f"endpoint {self.name}: the answer is over {self._limit_bytes} bytes"))
+
+    def on_end(self) -> None:
+        """Give the connection back and wake whoever waits."""
+        connection, self._connection = self._connection, None
+        self.complete = True
+        if connection is not None:
+            self._pool.give_back(connection)
+        self._wake()
+
+    def on_lost(self, reason: str) -> None:
+        """Translate a broken connection."""
+        connection, self._connection = self._connection, None
+        self._lost_unanswered = connection is not None and not connection.received
+        self._fail(UpstreamFailed(f"endpoint {self.name}: {reason}"))
+
+    async def _connect(self) -> EngineConnection:
+        self._connecting = self._loop.create_task(self._pool.connect())
+        timer = self._loop.call_later(self._timeouts.connect_s, self._connecting.cancel)
+        try:
+            connection = await self._connecting
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if self._failure is not None:
+                raise self._failure from None
+            if current is not None and current.cancelling():
+                self._connecting.cancel()
+                raise
+            raise ConnectFailed(
+                f"endpoint {self.name}: no connection within {self._timeouts.connect_s:g} s"
+            ) from None
+        except OSError as error:
+            raise ConnectFailed(f"endpoint {self.name}: {error}") from error
+        finally:
+            timer.cancel()
+            self._connecting = None
+        if connection.transport is None:
+            raise ConnectFailed(f"endpoint {self.name}: the connection was closed at once")
+        return connection
+
+    async def _wait(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, reason: BaseException) -> None:
+        self._failure = reason
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(reason)
+
+    def _arm(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self._last_s = self._loop.time()
+        self._timer = self._loop.call_later(delay_s, callback)
+
+    def _on_first_byte_timeout(self) -> None:
+        self.abort(
+            UpstreamTimeout(f"endpoint {self.name}: no answer within {self._timeouts.first_byte_s:g} s")
+        )
+
+    def _on_idle_timer(self) -> None:
+        # One timer for a whole stream: it looks at the last read's time and sets itself again for the rest.
+        now_s = self._loop.time()
+        if now_s - self._started_s >= self._timeouts.total_s:
+            self.abort(UpstreamTimeout(f"endpoint {self.name}: not done within {self._timeouts.total_s:g} s"))
+            return
+        silent_s = 0.0 if self._paused else now_s - self._last_s  # paused: the client is slow, not the engine
+        if silent_s >= self._timeouts.idle_s:
+            self.abort(UpstreamTimeout(f"endpoint {self.name}: silent for {self._timeouts.idle_s:g} s"))
+            return
+        left_s = min(self._timeouts.idle_s - silent_s, self._timeouts.total_s - (now_s - self._started_s))
+        self._timer = self._loop.call_later(max(left_s, 0.001), self._on_idle_timer)
+
+

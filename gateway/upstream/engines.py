@@ -1,0 +1,54 @@
+"""The connection pools of all endpoints, and the bytes of a request's head."""
+
+import asyncio
+
+from gateway.pool.endpoint import Endpoint
+from gateway.upstream.client import Leg, LegTimeouts
+from gateway.upstream.pool import ConnectionPool
+
+
+class Engines:
+    """One connection pool for each endpoint, made at its first request and dropped with its identity."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._pools: dict[str, tuple[Endpoint, ConnectionPool]] = {}
+
+    def leg(self, endpoint: Endpoint, timeouts: LegTimeouts) -> Leg:
+        """Return a new leg to `endpoint`."""
+        entry = self._pools.get(endpoint.name)
+        if entry is None or entry[0] is not endpoint:
+            self.drop(endpoint)
+            entry = (endpoint, ConnectionPool(endpoint.spec.host, endpoint.spec.port, self._loop))
+            self._pools[endpoint.name] = entry
+        return Leg(endpoint.name, entry[1], timeouts, self._loop)
+
+    def drop(self, endpoint: Endpoint) -> None:
+        """Close the idle connections under this name; busy ones close when they end."""
+        entry = self._pools.pop(endpoint.name, None)
+        if entry is not None:
+            entry[1].close()
+
+    def close(self) -> None:
+        """Close everything that is idle."""
+        for _, pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return (open, idle) connections by endpoint name."""
+        return {name: (pool.open_count, pool.idle_count) for name, (_, pool) in self._pools.items()}
+
+
+def request_head(method: bytes, target: bytes, endpoint: Endpoint, header_lines: bytes, body_bytes: int) -> bytes:
+    """Return the head of a request; `header_lines` end with CRLF each and hold neither host nor content-length."""
+    spec = endpoint.spec
+    host = f"[{spec.host}]" if ":" in spec.host else spec.host
+    return b"%b %b HTTP/1.1\r\nhost: %b:%d\r\n%bcontent-length: %d\r\n\r\n" % (
+        method,
+        target,
+        host.encode("ascii"),
+        spec.port,
+        header_lines,
+        body_bytes,
+    )

@@ -1,0 +1,86 @@
+"""Token counts in an engine's answer, read and corrected as bytes.
+
+Inside a JSON string a quote is always escaped, so the bytes `"cached_tokens":` can only be a member's name; no event
+needs to be parsed. The same holds for the other names here.
+"""
+
+import re
+from dataclasses import dataclass
+
+_PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
+_OUTPUT = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d+)')
+_CORRECTABLE = re.compile(rb'"cached_tokens"\s*:\s*\d+|"prompt_tokens_details"\s*:\s*null')
+_LITERALS = (b'"cached_tokens"', b'"prompt_tokens_details"')
+_VALUE_SO_FAR = re.compile(rb"\s*(?::\s*(?:\d*|n|nu|nul))?")
+_LOOK_BACK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one answer; `cached` is None where the engine does not tell."""
+
+    prompt: int
+    output: int
+    cached: int | None
+
+
+def find(tail: bytes) -> Usage | None:
+    """Return the last usage in `tail`, the end of an answer's body, or None."""
+    start = tail.rfind(b'"usage"')
+    if start < 0:
+        return None
+    prompt, output = _PROMPT.search(tail, start), _OUTPUT.search(tail, start)
+    if prompt is None:
+        return None
+    cached = _CACHED.search(tail, start)
+    return Usage(int(prompt[1]), int(output[1]) if output else 0, int(cached[1]) if cached else None)
+
+
+class CachedTokensCorrection:
+    """Puts one number into every `cached_tokens` of a body that comes in pieces.
+
+    Bytes that may be the beginning of such a member are held back until the next piece, at most a few dozen.
+    """
+
+    def __init__(self, cached_tokens: int) -> None:
+        self._name_and_number = b'"cached_tokens":%d' % cached_tokens
+        self._details = b'"prompt_tokens_details":{"cached_tokens":%d}' % cached_tokens
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return what can go out now."""
+        if self._held:
+            chunk, self._held = self._held + chunk, b""
+        cut = _open_end(chunk)
+        if cut is not None:
+            chunk, self._held = chunk[:cut], chunk[cut:]
+        return self._correct(chunk)
+
+    def flush(self) -> bytes:
+        """Return what was held back; call at the body's end."""
+        held, self._held = self._held, b""
+        return self._correct(held)
+
+    def _correct(self, body: bytes) -> bytes:
+        if b"_tokens" not in body:
+            return body
+        return _CORRECTABLE.sub(self._replacement, body)
+
+    def _replacement(self, match: re.Match[bytes]) -> bytes:
+        return self._name_and_number if match[0].startswith(b'"cached') else self._details
+
+
+def _open_end(chunk: bytes) -> int | None:
+    """Return where a correctable member begins that `chunk` cuts off, or None."""
+    start = max(0, len(chunk) - _LOOK_BACK)
+    quote = chunk.rfind(b'"', start)
+    if quote < 0:
+        return None
+    for literal in _LITERALS:
+        if literal.startswith(chunk[quote:]) and len(chunk) - quote < len(literal):
+            return quote
+        name = chunk.rfind(literal, start)
+        if name >= 0 and _VALUE_SO_FAR.fullmatch(chunk, name + len(literal)):
+            return name
+    return None
