@@ -81,8 +81,10 @@ class Section(BaseModel):
 class AdminConfig(Section):
     """The admin API."""
 
-    listen: Address | None = Field("127.0.0.1:8001", description="host:port of the admin API; null turns it off")
-    token: Text | None = Field(None, description="if set, requests need it as a Bearer token")
+    listen: Address | None = Field(
+        default="127.0.0.1:8001", description="host:port of the admin API; null turns it off"
+    )
+    token: Text | None = Field(default=None, repr=False, description="if set, requests need it as a Bearer token")
 
     @model_validator(mode="after")
     def _check_token(self) -> Self:
@@ -95,11 +97,11 @@ class EndpointConfig(Section):
     """One engine."""
 
     url: str = Field(description="http://host:port of the engine")
-    name: Text = Field("", description="name in metrics, receipts and logs; default host:port")
-    role: Role = Field("both", description="what it computes: prompts (prefill), answers (decode), or both")
-    labels: dict[str, str] = Field({}, description="free; zone, rack, host and gpu are understood")
-    kv_events: Unavailable = Field(None, description="not available in this version")
-    kv_replay: Unavailable = Field(None, description="not available in this version")
+    name: Text = Field(default="", description="name in metrics, receipts and logs; default host:port")
+    role: Role = Field(default="both", description="what it computes: prompts (prefill), answers (decode), or both")
+    labels: dict[str, str] = Field(default={}, description="free; zone, rack, host and gpu are understood")
+    kv_events: Unavailable = Field(default=None, description="not available in this version")
+    kv_replay: Unavailable = Field(default=None, description="not available in this version")
 
     @field_validator("url")
     @classmethod
@@ -135,7 +137,7 @@ def _engine_url(value: str) -> str:
 class StaticDiscoveryConfig(Section):
     """Endpoints listed in the configuration."""
 
-    endpoints: tuple[EndpointConfig, ...] = Field((), description="the engines")
+    endpoints: tuple[EndpointConfig, ...] = Field(default=(), description="the engines")
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -149,27 +151,31 @@ class StaticDiscoveryConfig(Section):
 class DiscoveryConfig(Section):
     """Where endpoints come from: exactly one source."""
 
-    static: StaticDiscoveryConfig = Field(StaticDiscoveryConfig(), description="endpoints listed here")
-    file: Unavailable = Field(None, description="not available in this version")
-    dns: Unavailable = Field(None, description="not available in this version")
-    kubernetes: Unavailable = Field(None, description="not available in this version")
+    static: StaticDiscoveryConfig = Field(default=StaticDiscoveryConfig(), description="endpoints listed here")
+    file: Unavailable = Field(default=None, description="not available in this version")
+    dns: Unavailable = Field(default=None, description="not available in this version")
+    kubernetes: Unavailable = Field(default=None, description="not available in this version")
 
 
 class ScrapeConfig(Section):
     """How engine metrics are read."""
 
-    interval_s: Seconds = Field(1.0, description="seconds between two scrapes of an engine")
-    timeout_s: Seconds = Field(0.5, description="seconds that a scrape may take")
-    stale_after_s: Seconds = Field(5.0, description="figures older than this are not believed")
+    interval_s: Seconds = Field(default=1.0, description="seconds between two scrapes of an engine")
+    timeout_s: Seconds = Field(default=0.5, description="seconds that a scrape may take")
+    stale_after_s: Seconds = Field(default=5.0, description="figures older than this are not believed")
 
 
 class HealthConfig(Section):
     """How engines are probed."""
 
-    interval_s: Seconds = Field(2.0, description="seconds between two probes of a ready engine; others are probed faster")
-    timeout_s: Seconds = Field(1.0, description="seconds that a probe may take")
-    unhealthy_after: Count = Field(3, description="failures in a row (probes and refused connections) until not ready")
-    healthy_after: Count = Field(1, description="good probes in a row until ready")
+    interval_s: Seconds = Field(
+        default=2.0, description="seconds between two probes of a ready engine; others are probed faster"
+    )
+    timeout_s: Seconds = Field(default=1.0, description="seconds that a probe may take")
+    unhealthy_after: Count = Field(
+        default=3, description="failures in a row (probes and refused connections) until not ready"
+    )
+    healthy_after: Count = Field(default=1, description="good probes in a row until ready")
 
 
 class ScorerConfig(Section):
@@ -177,7 +183,9 @@ class ScorerConfig(Section):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = Field(1.0, description="its share")
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = Field(
+        default=1.0, description="its share"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -197,90 +205,94 @@ class RoutingConfig(Section):
     """How an endpoint is chosen: filters, then the weighted sum of scorers, then the picker."""
 
     scorers: dict[str, ScorerConfig] = Field(
-        {name: ScorerConfig(weight=weight) for name, weight in DEFAULT_SCORERS.items()},
+        default={name: ScorerConfig(weight=weight) for name, weight in DEFAULT_SCORERS.items()},
         description="name: weight, or name: {weight: , and the scorer's parameters}",
     )
-    filters: tuple[str, ...] = Field(("healthy", "model_served", "role"), description="in this order")
-    picker: str = Field("max_score", description="picks one of the scored endpoints")
-    receipt_headers: Switch = Field(False, description="add the x-twohop-* response headers")
+    filters: tuple[str, ...] = Field(default=("healthy", "model_served", "role"), description="in this order")
+    picker: str = Field(default="max_score", description="picks one of the scored endpoints")
+    receipt_headers: Switch = Field(default=False, description="add the x-twohop-* response headers")
 
 
 class KvEventsConfig(Section):
     """Engines' KV cache events (not read in this version)."""
 
-    mode: Annotated[Literal["auto", "off"], BeforeValidator(_off_is_a_word)] = Field("auto", description="auto or off")
+    mode: Annotated[Literal["auto", "off"], BeforeValidator(_off_is_a_word)] = Field(
+        default="auto", description="auto or off"
+    )
 
 
 class DisaggregationConfig(Section):
     """Prefill on one engine, decode on another."""
 
     mode: Literal["auto", "always", "never"] = Field(
-        "auto", description="when two hops are taken; a pair needs an endpoint of role prefill or decode"
+        default="auto", description="when two hops are taken; a pair needs an endpoint of role prefill or decode"
     )
-    connector: str = Field("nixl", description="how the KV cache gets from one engine to the other")
+    connector: str = Field(default="nixl", description="how the KV cache gets from one engine to the other")
 
 
 class FlowControlConfig(Section):
     """Who may go now."""
 
-    max_in_flight_per_endpoint: Count = Field(256, description="requests that one endpoint may hold")
-    max_queue: Annotated[int, Field(ge=0, strict=True)] = Field(2000, description="requests that may wait")
-    max_queue_wait_s: Seconds = Field(30.0, description="longest wait for a turn or for a first ready endpoint")
+    max_in_flight_per_endpoint: Count = Field(default=256, description="requests that one endpoint may hold")
+    max_queue: Annotated[int, Field(ge=0, strict=True)] = Field(default=2000, description="requests that may wait")
+    max_queue_wait_s: Seconds = Field(default=30.0, description="longest wait for a turn or for a first ready endpoint")
 
 
 class RetriesConfig(Section):
     """Attempts before the first byte to the client."""
 
-    max_attempts: Count = Field(3, description="attempts in all")
+    max_attempts: Count = Field(default=3, description="attempts in all")
 
 
 class TimeoutsConfig(Section):
     """Seconds until a step is given up."""
 
-    header_s: Seconds = Field(10.0, description="for a client to send its request head")
-    connect_s: Seconds = Field(2.0, description="to connect to an engine")
-    first_byte_s: Seconds = Field(120.0, description="until an engine's first byte")
-    idle_s: Seconds = Field(60.0, description="between two bytes of an engine's answer")
-    prefill_s: Seconds = Field(120.0, description="for the prefill leg of two hops")
-    total_s: Seconds = Field(3600.0, description="for a request as a whole")
+    header_s: Seconds = Field(default=10.0, description="for a client to send its request head")
+    connect_s: Seconds = Field(default=2.0, description="to connect to an engine")
+    first_byte_s: Seconds = Field(default=120.0, description="until an engine's first byte")
+    idle_s: Seconds = Field(default=60.0, description="between two bytes of an engine's answer")
+    prefill_s: Seconds = Field(default=120.0, description="for the prefill leg of two hops")
+    total_s: Seconds = Field(default=3600.0, description="for a request as a whole")
 
 
 class LimitsConfig(Section):
     """Sizes that a client may send."""
 
-    body_bytes: Count = Field(33_554_432, description="longest request body")
-    header_bytes: Count = Field(65_536, description="longest request head")
+    body_bytes: Count = Field(default=33_554_432, description="longest request body")
+    header_bytes: Count = Field(default=65_536, description="longest request head")
 
 
 class AuthConfig(Section):
     """API keys (not available in this version)."""
 
-    keys_file: Unavailable = Field(None, description="not available in this version")
+    keys_file: Unavailable = Field(default=None, description="not available in this version")
 
 
 class ExtProcConfig(Section):
     """Envoy's endpoint picker (not available in this version)."""
 
-    listen: Unavailable = Field(None, description="not available in this version")
+    listen: Unavailable = Field(default=None, description="not available in this version")
 
 
 class StateConfig(Section):
     """Shared state (not available in this version: in this process alone)."""
 
-    redis_url: Unavailable = Field(None, description="not available in this version")
+    redis_url: Unavailable = Field(default=None, description="not available in this version")
 
 
 class DrainConfig(Section):
     """How the gateway stops."""
 
-    grace_s: Seconds = Field(60.0, description="seconds for requests in flight to end after SIGTERM")
+    grace_s: Seconds = Field(default=60.0, description="seconds for requests in flight to end after SIGTERM")
 
 
 class Config(Section):
     """The whole configuration."""
 
-    listen: Address = Field("127.0.0.1:8000", description="host:port of the inference API, /metrics and health")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severity that is logged")
+    listen: Address = Field(default="127.0.0.1:8000", description="host:port of the inference API, /metrics and health")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least severity that is logged"
+    )
     admin: AdminConfig = AdminConfig()
     discovery: DiscoveryConfig = DiscoveryConfig()
     scrape: ScrapeConfig = ScrapeConfig()

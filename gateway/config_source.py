@@ -10,6 +10,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -26,6 +27,7 @@ _FOREIGN = re.compile(
     r"TWOHOP_(TEST_.*|VLLM_VENV|(.*_)?SERVICE_(HOST|PORT(_.*)?)|(.*_)?PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 _NULLS = ("", "null", "~")
+_BROKEN = object()
 
 Path_ = tuple[str | int, ...]
 RoutingCheck = Callable[[RoutingConfig], Iterable[tuple[Path_, str]]]
@@ -130,12 +132,12 @@ def _read_file(draft: _Draft, path: Path) -> None:
     value = _read_yaml(draft, text, lambda node: f"{path}:{node.start_mark.line + 1}", ())
     if isinstance(value, dict):
         draft.data = value
-    elif value is not None:
+    elif value not in (None, _BROKEN):
         draft.complain((), "holds no mapping of keys to values")
 
 
 def _read_yaml(draft: _Draft, text: bytes | str, origin: Callable[[yaml.Node], str], path: Path_) -> object:
-    """Return the value of a YAML text, noting the origin of everything in it below `path`; None where it is no YAML."""
+    """Return the value of a YAML text, noting the origin of everything in it below `path`; `_BROKEN` where it is no YAML."""
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
@@ -146,7 +148,7 @@ def _read_yaml(draft: _Draft, text: bytes | str, origin: Callable[[yaml.Node], s
         draft.complain(path, f"is no valid YAML: {error.problem}", where)
     except (yaml.YAMLError, ValueError) as error:
         draft.complain(path, f"is no valid YAML: {' '.join(str(error).split())}")
-    return None
+    return _BROKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class _Reader:
         elif isinstance(node, yaml.SequenceNode):
             value = [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
         else:
-            value = self.loader.construct_object(node)  # type: ignore[no-untyped-call]
+            value = self.loader.construct_object(node)
         self.open.discard(id(node))
         return value
 
@@ -198,10 +200,15 @@ def _read_environment(draft: _Draft, environ: Mapping[str, str]) -> None:
             value: object = None if text in _NULLS else text
         else:
             draft.origins[path] = origin
-            value = _read_yaml(draft, text, lambda _, origin=origin: origin, path)  # type: ignore[misc]
+            value = _read_yaml(draft, text, partial(_same, origin), path)
         if path[:2] == ("routing", "scorers") and len(path) > 2:
             _start_from_default_scorers(draft)
-        draft.put(path, value, origin)
+        if value is not _BROKEN:
+            draft.put(path, value, origin)
+
+
+def _same(origin: str, _: yaml.Node) -> str:
+    return origin
 
 
 def _start_from_default_scorers(draft: _Draft) -> None:
@@ -244,19 +251,20 @@ def _validate(draft: _Draft) -> Config | None:
 
 def _wording(detail: ErrorDetails) -> str:
     """Return one of pydantic's findings in our words."""
-    kind, path, given, limits = detail["type"], detail["loc"], detail["input"], detail.get("ctx", {})
+    kind, path, limits = detail["type"], detail["loc"], detail.get("ctx", {})
+    given = "what is given" if path[-1:] == ("token",) else repr(detail["input"])
     if kind == "extra_forbidden":
         return f"unknown key; {nearest(str(path[-1]), _names_at(path[:-1]))}"
     if kind == "literal_error":
         words = re.findall(r"'([^']*)'", limits["expected"])
-        return f"{given!r} is not one of {', '.join(words)}; {nearest(str(given), words)}"
+        return f"{given} is not one of {', '.join(words)}; {nearest(given.strip("'"), words)}"
     if kind == "missing":
         return "is missing"
     if kind == "twohop":
         return str(limits["message"])
     if kind == "model_type":
-        return f"must be a mapping of keys to values, not {given!r}"
-    return f"{detail['msg'].replace('Input should', 'must', 1)}, not {given!r}"
+        return f"must be a mapping of keys to values, not {given}"
+    return f"{detail['msg'].replace('Input should', 'must', 1)}, not {given}"
 
 
 def _names_at(path: Path_) -> Iterable[str]:

@@ -68,9 +68,7 @@ def parse(text: bytes) -> Load:
             config = config or _cache_config(rest)
         else:
             values.setdefault(FAMILIES[name], []).append(_value(name, rest))
-    return Load(
-        **_join(values), block_tokens=config.get(BLOCK_SIZE_LABEL), num_blocks=config.get(NUM_BLOCKS_LABEL)
-    )
+    return Load(**_join(values), block_tokens=config.get(BLOCK_SIZE_LABEL), num_blocks=config.get(NUM_BLOCKS_LABEL))
 
 
 def _value(name: str, rest: bytes) -> float:
