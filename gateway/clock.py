@@ -1,4 +1,4 @@
-"""The one home of time and chance: everything else takes them from here, so that tests and the simulator can hold them."""
+"""The one home of time and chance: all else takes them from here, so that tests and simulator can hold them."""
 
 import random
 import time

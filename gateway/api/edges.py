@@ -1,10 +1,11 @@
 """The routes on `listen` that are not hot: models, health, metrics; errors in OpenAI's shape."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from gateway.errors import GatewayError, ModelNotFound
 from gateway.observability.metrics import CONTENT_TYPE, Metrics
@@ -21,7 +22,7 @@ def shape_errors(app: FastAPI) -> None:
     """Answer the framework's own errors (no such path, wrong method) in OpenAI's shape too."""
 
     async def framework_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
+        error = cast("HTTPException", error)
         body = {
             "message": f"{error.detail}: {request.method} {request.url.path}",
             "type": "invalid_request_error",
@@ -31,12 +32,9 @@ def shape_errors(app: FastAPI) -> None:
         return JSONResponse({"error": body}, error.status_code, error.headers)
 
     async def gateway_error(_: Request, error: Exception) -> Response:
-        assert isinstance(error, GatewayError)
-        return error_response(error)
+        return error_response(cast("GatewayError", error))
 
-    from starlette.exceptions import HTTPException as StarletteHTTPException
-
-    app.add_exception_handler(StarletteHTTPException, framework_error)
+    app.add_exception_handler(HTTPException, framework_error)
     app.add_exception_handler(GatewayError, gateway_error)
 
 
@@ -50,13 +48,11 @@ def build_edges(pool: Pool, metrics: Metrics, stopping: Callable[[], bool]) -> F
         return {"object": "list", "data": list(pool.served_models().values())}
 
     @app.get("/v1/models/{model_id:path}")
-    async def model(model_id: str) -> Any:  # noqa: ANN401 - the engine's own object
+    async def model(model_id: str) -> Any:
         served = pool.served_models()
         if model_id not in served:
-            raise ModelNotFound(
-                f"no endpoint serves the model {model_id[:100]!r}; served: {', '.join(sorted(served)[:20]) or 'nothing'}",
-                param="model",
-            )
+            names = ", ".join(sorted(served)[:20]) or "nothing"
+            raise ModelNotFound(f"no endpoint serves the model {model_id[:100]!r}; served: {names}", param="model")
         return served[model_id]
 
     @app.get("/healthz")

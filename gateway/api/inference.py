@@ -1,9 +1,10 @@
-"""The inference routes: raw ASGI in front of the FastAPI app, so that no model validates a prompt and nothing is parsed twice."""
+"""The inference routes: raw ASGI before the FastAPI app; no model validates a prompt, nothing is parsed twice."""
+
+from starlette.types import ASGIApp
 
 from gateway.api.protocol import EXTENSION
 from gateway.dataplane.handle import DataPlane
 from gateway.dataplane.records import Receive, Scope, Send
-from starlette.types import ASGIApp
 
 PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
 

@@ -5,15 +5,13 @@ The connection puts itself into the scope's extensions under `EXTENSION`; a raw 
 """
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 EXTENSION = "twohop.connection"
-MAX_HEAD_BYTES = 65536
-HEAD_TIMEOUT_S = 10.0
 
 
 class Watcher(Protocol):
@@ -30,7 +28,18 @@ class Watcher(Protocol):
 
 
 class ClientConnection(HttpToolsProtocol):
-    """One client connection. `watcher` is set by the endpoint that serves the present request, and reset by it."""
+    """One client connection. `watcher` is set by the endpoint that serves the present request, and reset by it.
+
+    `head_limit_bytes` and `head_timeout_s` bound a request head; `with_limits` makes a class with others.
+    """
+
+    head_limit_bytes: ClassVar[int] = 65536
+    head_timeout_s: ClassVar[float] = 10.0
+
+    @classmethod
+    def with_limits(cls, head_limit_bytes: int, head_timeout_s: float) -> type["ClientConnection"]:
+        """Return this class with other limits: uvicorn takes a class, and makes the connections itself."""
+        return type(cls.__name__, (cls,), {"head_limit_bytes": head_limit_bytes, "head_timeout_s": head_timeout_s})
 
     def __init__(
         self,
@@ -50,9 +59,9 @@ class ClientConnection(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Give the client `HEAD_TIMEOUT_S` for its first request head."""
+        """Give the client `head_timeout_s` for its first request head."""
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_late)
+        self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the watcher, after uvicorn's own bookkeeping."""
@@ -66,10 +75,10 @@ class ClientConnection(HttpToolsProtocol):
         """Count head bytes between requests, so that an endless head cannot fill the memory."""
         if self._head_bytes >= 0:
             if self._head_bytes == 0 and self._head_timer is None:
-                self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_late)
+                self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_late)
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if self._head_bytes > self.head_limit_bytes and not self.transport.is_closing():
             self._refuse_head()
 
     def on_message_begin(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 from gateway.clock import monotonic_s
 from gateway.dataplane.records import Exchange
-from gateway.errors import EngineError, UpstreamFailed, UpstreamTimeout
+from gateway.errors import UpstreamFailed, UpstreamTimeout
 from gateway.observability.metrics import Metrics
 from gateway.pool.endpoint import Lease
 from gateway.upstream.client import ConnectFailed, Leg, LegTimeouts
@@ -38,7 +38,7 @@ class Forwarder:
         self,
         exchange: Exchange,
         lease: Lease,
-        body_after: Callable[[EngineError | None], bytes],
+        body_after: Callable[[UpstreamFailed | None], bytes],
         another: Callable[[Collection[str]], Lease | None],
     ) -> Leg:
         """Return an opened leg whose answer can go to the client.
@@ -46,7 +46,7 @@ class Forwarder:
         `body_after(failure)` gives the body for the next attempt, None for the first. `another(tried)` gives a lease
         elsewhere, or None. Raises UpstreamFailed, UpstreamTimeout, ClientGone.
         """
-        failure: EngineError | None = None
+        failure: UpstreamFailed | None = None
         tried: set[str] = set()
         server_errors = 0
         for attempt in range(self._max_attempts):
@@ -74,7 +74,11 @@ class Forwarder:
                 exchange.receipt.attempts.append((lease.endpoint.name, str(leg.status)))
                 exchange.receipt.endpoint = lease.endpoint.name
                 return leg
-        return _last_word(exchange, failure)
+        if isinstance(failure, AnswerRefused) and failure.leg.status == 429:
+            # The last refusal passes, with its Retry-After: the engine knows its queue.
+            exchange.receipt.endpoint = failure.leg.name
+            return failure.leg
+        raise failure or UpstreamFailed("no attempt was made (retries.max_attempts)")
 
     async def _attempt(self, exchange: Exchange, lease: Lease, body: bytes) -> Leg:
         endpoint = lease.endpoint
@@ -114,16 +118,7 @@ def _whole_answer(leg: Leg) -> bool:
     return False
 
 
-def _reason(failure: EngineError | None) -> str:
+def _reason(failure: UpstreamFailed | None) -> str:
     if isinstance(failure, AnswerRefused):
         return str(failure.leg.status)
     return "connect" if isinstance(failure, ConnectFailed) else "broken"
-
-
-def _last_word(exchange: Exchange, failure: EngineError | None) -> Leg:
-    """Pass the last 429 on with its Retry-After; anything else is ours to say."""
-    if isinstance(failure, AnswerRefused) and failure.leg.status == 429:
-        exchange.receipt.endpoint = failure.leg.name
-        return failure.leg
-    assert failure is not None
-    raise failure

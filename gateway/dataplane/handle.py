@@ -10,12 +10,22 @@ from gateway.connectors import Connector, Handoff
 from gateway.dataplane.admit import admit
 from gateway.dataplane.forward import Forwarder
 from gateway.dataplane.parse import parse, read_body
-from gateway.dataplane.records import Connection, Exchange, Plan, Receive, Scope, Send, TwoHop
+from gateway.dataplane.records import (
+    Connection,
+    Exchange,
+    InferenceRequest,
+    Plan,
+    Receive,
+    Scope,
+    Send,
+    SingleHop,
+    TwoHop,
+)
 from gateway.dataplane.relay import relay
 from gateway.dataplane.route import Router
 from gateway.dataplane.settle import CLIENT_CLOSED, settle
 from gateway.dataplane.two_hop import PrefillLeg
-from gateway.errors import ClientGone, EngineError, GatewayError
+from gateway.errors import ClientGone, GatewayError, UpstreamFailed
 from gateway.flowcontrol.controller import BAND, Admission
 from gateway.observability.metrics import Metrics
 from gateway.observability.receipts import Receipt, Receipts
@@ -47,12 +57,15 @@ class DataPlane:
         """Serve one inference request; every error is answered, nothing is raised but cancellation."""
         exchange = _exchange(scope, receive, send, connection)
         try:
-            exchange.request = parse(await read_body(exchange, self.body_bytes), scope["path"])
+            request = parse(await read_body(exchange, self.body_bytes), scope["path"])
             exchange.listen()
-            exchange.receipt.model = exchange.request.model
-            plan = await self._admit(exchange)
-            leg = await (self._two_hops(exchange, plan) if isinstance(plan, TwoHop) else self._one_hop(exchange, plan))
-            await relay(exchange, leg, self._receipt_headers(exchange), self.metrics.inter_token)
+            exchange.receipt.model = request.model
+            plan = await self._admit(exchange, request)
+            if isinstance(plan, TwoHop):
+                leg = await self._two_hops(exchange, request, plan)
+            else:
+                leg = await self._one_hop(exchange, request, plan)
+            await relay(exchange, leg, self._receipt_headers(exchange, request), self.metrics.inter_token)
         except ClientGone:
             exchange.receipt.status = CLIENT_CLOSED
         except GatewayError as error:
@@ -60,42 +73,36 @@ class DataPlane:
         finally:
             settle(exchange, self.metrics, self.receipts, self.pool.remembers(exchange.receipt.model))
 
-    async def _admit(self, exchange: Exchange) -> Plan:
+    async def _admit(self, exchange: Exchange, request: InferenceRequest) -> Plan:
         started_s = monotonic_s()
         receipt = exchange.receipt
 
         def plan() -> Plan | None:
             before_s = monotonic_s()
-            planned = self.router.plan(exchange)
+            planned = self.router.plan(exchange, request)
             self.metrics.decision(monotonic_s() - before_s)
             return planned
 
-        planned = await admit(exchange, receipt.model, self.admission, plan)
+        planned = await admit(exchange, request.model, self.admission, plan)
         receipt.queue_s = monotonic_s() - started_s
         self.metrics.queued(BAND, receipt.queue_s)
         receipt.route = "two_hop" if isinstance(planned, TwoHop) else "single"
         receipt.reason = planned.reason
         return planned
 
-    async def _one_hop(self, exchange: Exchange, plan: Plan) -> Leg:
-        assert not isinstance(plan, TwoHop)
-        request = exchange.request
-        assert request is not None
-
+    async def _one_hop(self, exchange: Exchange, request: InferenceRequest, plan: SingleHop) -> Leg:
         def another(tried: Collection[str]) -> Lease | None:
-            return self.router.another(exchange, "single", tried)
+            return self.router.another(exchange, request, "single", tried)
 
         return await self.forwarder.forward(exchange, plan.lease, lambda _: request.body, another)
 
-    async def _two_hops(self, exchange: Exchange, plan: TwoHop) -> Leg:
+    async def _two_hops(self, exchange: Exchange, request: InferenceRequest, plan: TwoHop) -> Leg:
         """Prefill, then decode with what was handed over; without a handoff decode does the whole work."""
-        request = exchange.request
-        assert request is not None
-        handoff = await self.prefill_leg.prefill(exchange, plan.prefill)
+        handoff = await self.prefill_leg.prefill(exchange, request, plan.prefill)
         handed_over_s = monotonic_s()
         exchange.outcome = handoff if isinstance(handoff, str) else "ok"
 
-        def body_after(failure: EngineError | None) -> bytes:
+        def body_after(failure: UpstreamFailed | None) -> bytes:
             if not isinstance(handoff, Handoff):
                 return request.body
             if failure is None or isinstance(failure, ConnectFailed):
@@ -106,7 +113,7 @@ class DataPlane:
             return request.body
 
         def another(tried: Collection[str]) -> Lease | None:
-            return self.router.another(exchange, "decode", tried)
+            return self.router.another(exchange, request, "decode", tried)
 
         leg = await self.forwarder.forward(exchange, plan.decode, body_after, another)
         if exchange.outcome == "ok":
@@ -115,11 +122,10 @@ class DataPlane:
             exchange.receipt.route, exchange.receipt.reason = "single", exchange.outcome
         return leg
 
-    def _receipt_headers(self, exchange: Exchange) -> Headers:
+    def _receipt_headers(self, exchange: Exchange, request: InferenceRequest) -> Headers:
         if not self.receipt_headers:
             return []
-        receipt, request = exchange.receipt, exchange.request
-        assert request is not None
+        receipt = exchange.receipt
         answered = receipt.endpoint or ""
         share = exchange.matched.get(receipt.prefill or answered, 0.0)
         headers = [

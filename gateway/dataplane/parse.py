@@ -41,7 +41,7 @@ def parse(body: bytes, path: str) -> InferenceRequest:
     members, one_hop_reason = _members(body)
     model = json_object.text(members.get("model"))
     if not model:
-        raise InvalidRequest("the body names no model: add a string member \"model\"", param="model")
+        raise InvalidRequest('the body names no model: add a string member "model"', param="model")
     if "kv_transfer_params" in members:  # never taken from a client: it names engines and blocks
         del members["kv_transfer_params"]
         body = json_object.build(members)

@@ -85,7 +85,6 @@ class Exchange:
     started_s: float
     engine_request_id: bytes
     connection: Connection | None = None
-    request: InferenceRequest | None = None
     gone: bool = False
     awaiting: Abortable | None = None
     streaming: Leg | None = None

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import msgspec
 
 from gateway.clock import monotonic_s
-from gateway.dataplane.records import Exchange
-from gateway.errors import EngineError
+from gateway.dataplane.records import Connection, Exchange
+from gateway.errors import ClientGone, EngineError
 from gateway.upstream.client import Leg
 from gateway.upstream.hop_headers import to_client
 from gateway.upstream.protocol import Headers
@@ -38,88 +38,98 @@ async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Calla
         sized = False
     exchange.wait_for(leg)
     await exchange.start(leg.status, headers)
-    tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
+    passage = _Passage(correction, observe_gap)
     try:
         if exchange.connection is None or sized:
-            await _by_send(exchange, leg, correction, tail, observe_gap)
+            await _by_send(exchange, leg, passage)
         else:
-            await _by_callback(exchange, leg, correction, tail, observe_gap)
+            await _by_callback(exchange, leg, passage, exchange.connection)
     except EngineError as error:
         exchange.outcome = exchange.outcome and error.code
-        await _break_off(exchange, error, tail[-1] if tail else b"", sized)
+        await _break_off(exchange, error, passage.last, not sized and _is_event_stream(headers))
     finally:
         exchange.streaming = None
-        exchange.tail = b"".join(tail)[-_TAIL_BYTES:]
+        exchange.tail = passage.tail
+
+
+class _Passage:
+    """What is done to every chunk on its way: its time noted, its numbers corrected, the last few kept."""
+
+    def __init__(self, correction: CachedTokensCorrection | None, observe_gap: Callable[[float], None]) -> None:
+        self._correction, self._observe_gap = correction, observe_gap
+        self._kept: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
+        self._last_s = 0.0
+
+    @property
+    def tail(self) -> bytes:
+        """The end of what has passed: some KB."""
+        return b"".join(self._kept)[-_TAIL_BYTES:]
+
+    @property
+    def last(self) -> bytes:
+        """The last chunk that has passed."""
+        return self._kept[-1] if self._kept else b""
+
+    def take(self, chunk: bytes) -> bytes:
+        """Return what of `chunk` goes on now; may be empty."""
+        now_s = monotonic_s()
+        if self._last_s:
+            self._observe_gap(now_s - self._last_s)
+        self._last_s = now_s
+        if self._correction is not None:
+            chunk = self._correction.feed(chunk)
+        if chunk:
+            self._kept.append(chunk)
+        return chunk
+
+    def rest(self) -> bytes:
+        """Return what was held back; call at the end."""
+        held = self._correction.flush() if self._correction is not None else b""
+        if held:
+            self._kept.append(held)
+        return held
+
+
+def _is_event_stream(headers: Headers) -> bool:
+    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers)
 
 
 async def _whole(exchange: Exchange, leg: Leg, headers: Headers, correction: CachedTokensCorrection | None) -> None:
     body = b"".join(leg.early)
     if correction is not None:
         body = correction.feed(body) + correction.flush()
-        headers = [
-            (name, b"%d" % len(body)) if name == b"content-length" else (name, value) for name, value in headers
-        ]
+        headers = [(name, b"%d" % len(body)) if name == b"content-length" else (name, value) for name, value in headers]
     exchange.tail = body[-_TAIL_BYTES:]
     await exchange.start(leg.status, headers)
     await exchange.finish(body)
 
 
-async def _by_callback(
-    exchange: Exchange,
-    leg: Leg,
-    correction: CachedTokensCorrection | None,
-    tail: deque[bytes],
-    observe_gap: Callable[[float], None],
-) -> None:
-    assert exchange.connection is not None
-    write, keep = exchange.connection.transport.write, tail.append
-    last_s = 0.0
+async def _by_callback(exchange: Exchange, leg: Leg, passage: _Passage, connection: Connection) -> None:
+    write, take = connection.transport.write, passage.take
 
     def sink(chunk: bytes) -> None:
-        nonlocal last_s
-        now_s = monotonic_s()
-        if last_s:
-            observe_gap(now_s - last_s)
-        last_s = now_s
-        if correction is not None:
-            chunk = correction.feed(chunk)
-            if not chunk:
-                return
-        keep(chunk)
-        write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+        chunk = take(chunk)
+        if chunk:
+            write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 
     exchange.streaming = leg
     await leg.relay(sink)
-    held = correction.flush() if correction is not None else b""
-    await exchange.finish(held)
+    await exchange.finish(passage.rest())
 
 
-async def _by_send(
-    exchange: Exchange,
-    leg: Leg,
-    correction: CachedTokensCorrection | None,
-    tail: deque[bytes],
-    observe_gap: Callable[[float], None],
-) -> None:
-    last_s = 0.0
+async def _by_send(exchange: Exchange, leg: Leg, passage: _Passage) -> None:
     while (chunk := await leg.next_chunk()) is not None:
-        now_s = monotonic_s()
-        if last_s:
-            observe_gap(now_s - last_s)
-        last_s = now_s
-        if correction is not None:
-            chunk = correction.feed(chunk)
+        chunk = passage.take(chunk)
         if chunk:
-            tail.append(chunk)
             await exchange.send({"type": "http.response.body", "body": chunk, "more_body": True})
         if exchange.gone:
-            exchange.wait_for(leg)
-    await exchange.finish(correction.flush() if correction is not None else b"")
+            raise ClientGone
+    await exchange.finish(passage.rest())
 
 
-async def _break_off(exchange: Exchange, error: EngineError, last: bytes, sized: bool) -> None:
+async def _break_off(exchange: Exchange, error: EngineError, last: bytes, events: bool) -> None:
     """End an answer that has begun: an event stream by an error event, anything else by closing the connection."""
-    if not sized and exchange.request is not None and exchange.request.stream:
+    if events:
         event = msgspec.json.encode(
             {"error": {"message": error.message, "type": error.type, "param": None, "code": error.code}}
         )

@@ -30,10 +30,8 @@ class Router:
         self._mode, self._max_in_flight = mode, max_in_flight
         self._clock, self._chance = clock, chance
 
-    def plan(self, exchange: Exchange) -> Plan | None:
+    def plan(self, exchange: Exchange, request: InferenceRequest) -> Plan | None:
         """Return the route with its leases taken, or None where nobody can take the request now."""
-        request = exchange.request
-        assert request is not None
         views = self._views()
         matched = exchange.matched = shares(self._index.match(request.keys), request.prompt_bytes)
         reason = request.one_hop_reason
@@ -46,10 +44,8 @@ class Router:
         lease = self._pick(exchange, request, "single", views, matched)
         return None if lease is None else SingleHop(lease, reason)
 
-    def another(self, exchange: Exchange, hop: Hop, tried: Collection[str]) -> Lease | None:
+    def another(self, exchange: Exchange, request: InferenceRequest, hop: Hop, tried: Collection[str]) -> Lease | None:
         """Return a lease on an endpoint that has not been tried, or None."""
-        request = exchange.request
-        assert request is not None
         views = [view for view in self._views() if view.name not in tried]
         return self._pick(exchange, request, hop, views, exchange.matched)
 

@@ -2,7 +2,7 @@
 
 from gateway.clock import monotonic_s
 from gateway.connectors import Connector, Handoff
-from gateway.dataplane.records import Exchange
+from gateway.dataplane.records import Exchange, InferenceRequest
 from gateway.errors import UpstreamFailed, UpstreamTimeout
 from gateway.observability.metrics import Metrics
 from gateway.pool.endpoint import Lease
@@ -20,7 +20,7 @@ class PrefillLeg:
         self._engines, self._timeouts = engines, timeouts
         self._connector, self._metrics = connector, metrics
 
-    async def prefill(self, exchange: Exchange, lease: Lease) -> Handoff | str:
+    async def prefill(self, exchange: Exchange, request: InferenceRequest, lease: Lease) -> Handoff | str:
         """Return the handoff, or one token that says why there is none; the lease comes back either way.
 
         Raises ClientGone alone: whatever the prefill engine does, the decode engine can do the whole work.
@@ -28,7 +28,7 @@ class PrefillLeg:
         started_s = monotonic_s()
         endpoint = lease.endpoint
         try:
-            result = await self._ask(exchange, lease)
+            result = await self._ask(exchange, request, lease)
         except ConnectFailed as error:
             endpoint.connect_failed(error.message)
             result = "prefill_connect"
@@ -44,9 +44,7 @@ class PrefillLeg:
             self._metrics.prefill(monotonic_s() - started_s)
         return result
 
-    async def _ask(self, exchange: Exchange, lease: Lease) -> Handoff | str:
-        request = exchange.request
-        assert request is not None
+    async def _ask(self, exchange: Exchange, request: InferenceRequest, lease: Lease) -> Handoff | str:
         leg = self._engines.leg(lease.endpoint, self._timeouts)
         exchange.wait_for(leg)
         body = self._connector.prefill_body(request.members)

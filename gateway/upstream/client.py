@@ -197,9 +197,7 @@ class Leg:
             if current is not None and current.cancelling():
                 self._connecting.cancel()
                 raise
-            raise ConnectFailed(
-                f"endpoint {self.name}: no connection within {self._timeouts.connect_s:g} s"
-            ) from None
+            raise ConnectFailed(f"endpoint {self.name}: no connection within {self._timeouts.connect_s:g} s") from None
         except OSError as error:
             raise ConnectFailed(f"endpoint {self.name}: {error}") from error
         finally:
@@ -235,9 +233,7 @@ class Leg:
         self._timer = self._loop.call_later(delay_s, callback)
 
     def _on_first_byte_timeout(self) -> None:
-        self.abort(
-            UpstreamTimeout(f"endpoint {self.name}: no answer within {self._timeouts.first_byte_s:g} s")
-        )
+        self.abort(UpstreamTimeout(f"endpoint {self.name}: no answer within {self._timeouts.first_byte_s:g} s"))
 
     def _on_idle_timer(self) -> None:
         # One timer for a whole stream: it looks at the last read's time and sets itself again for the rest.
@@ -251,5 +247,3 @@ class Leg:
             return
         left_s = min(self._timeouts.idle_s - silent_s, self._timeouts.total_s - (now_s - self._started_s))
         self._timer = self._loop.call_later(max(left_s, 0.001), self._on_idle_timer)
-
-

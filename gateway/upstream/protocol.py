@@ -6,7 +6,7 @@ unless the reader was detached by `abort` first.
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 import httptools
 
@@ -56,14 +56,13 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport. The event loop has switched Nagle's algorithm off already."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)
         self.reusable = True
 
     def request(self, head: bytes, body: bytes, reader: Reader) -> None:
         """Write one whole request; its answer goes to `reader`."""
-        assert self.transport is not None
-        assert self._reader is None
+        if self.transport is None or self._reader is not None:
+            raise RuntimeError("a connection takes one request at a time, while it is open")
         self._reader = reader
         self.received = self._finished = self._framed = False
         self._head_bytes = 0

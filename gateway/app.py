@@ -1,0 +1,251 @@
+"""Puts the parts together: the only place that picks implementations and starts tasks, all in one TaskGroup."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gateway import connectors
+from gateway.api.admin import build_admin
+from gateway.api.edges import build_edges
+from gateway.api.inference import InferenceRoutes
+from gateway.api.protocol import ClientConnection
+from gateway.clock import chance, monotonic_s
+from gateway.config import Config, split_address
+from gateway.dataplane.forward import Forwarder
+from gateway.dataplane.handle import DataPlane
+from gateway.dataplane.route import Router
+from gateway.dataplane.two_hop import PrefillLeg
+from gateway.discovery.static import StaticSource
+from gateway.errors import ConfigError
+from gateway.flowcontrol.controller import BAND, Admission
+from gateway.observability.loop_lag import measure_loop_lag
+from gateway.observability.metrics import EndpointReading, Metrics
+from gateway.observability.receipts import Receipts
+from gateway.pool.endpoint import Endpoint
+from gateway.pool.health import Limits, State
+from gateway.pool.store import Pool
+from gateway.pool.watch import Watch
+from gateway.prefix.index import PrefixIndex
+from gateway.upstream.client import LegTimeouts
+from gateway.upstream.engines import Engines
+from scorers.profile import Profile
+from scorers.registry import build_profile
+
+logger = logging.getLogger("twohop")
+
+# Per endpoint; at about 200 bytes each, 4 MB. A block is 128 bytes to some KB of prompt: about a million tokens.
+INDEX_BLOCKS_PER_ENDPOINT = 20_000
+KEEP_ALIVE_S = 75
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What one gateway is made of."""
+
+    config: Config
+    pool: Pool
+    engines: Engines
+    index: PrefixIndex
+    admission: Admission
+    metrics: Metrics
+    receipts: Receipts
+    data_plane: DataPlane
+
+
+class Gateway:
+    """One gateway process: `run` serves until `stop` is called."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.parts: Parts | None = None
+        self.address: tuple[str, int] | None = None
+        self.admin_address: tuple[str, int] | None = None
+        self.started = asyncio.Event()
+        self._servers: list[_Server] = []
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Serve until `stop`. Raises ConfigError where an address cannot be listened on."""
+        with contextlib.ExitStack() as sockets:
+            listener = sockets.enter_context(_listen(self.config.listen, "listen"))
+            admin = self.config.admin.listen
+            admin_listener = sockets.enter_context(_listen(admin, "admin.listen")) if admin is not None else None
+            parts = self.parts = build(self.config, asyncio.get_running_loop())
+            edges = build_edges(parts.pool, parts.metrics, lambda: self._stopping)
+            self._servers = [self._server(InferenceRoutes(parts.data_plane, edges))]
+            served: list[tuple[_Server, socket.socket]] = [(self._servers[0], listener)]
+            self.address = listener.getsockname()[:2]
+            if admin_listener is not None:
+                app = build_admin(parts.pool, parts.receipts, self.config.admin.token, monotonic_s)
+                self._servers.append(self._server(app))
+                served.append((self._servers[1], admin_listener))
+                self.admin_address = admin_listener.getsockname()[:2]
+            try:
+                await self._run(parts, served)
+            finally:
+                parts.engines.close()
+
+    async def _run(self, parts: Parts, served: list[tuple["_Server", socket.socket]]) -> None:
+        async with asyncio.TaskGroup() as group:
+            watch = Watch(parts.pool, self.config.scrape, self.config.health, group)
+            source = StaticSource(self.config.discovery.static.endpoints)
+            background = [
+                group.create_task(watch.run(source), name="discovery"),
+                group.create_task(measure_loop_lag(parts.metrics.loop_lag), name="loop lag"),
+            ]
+            servers = [group.create_task(server.serve([sock]), name="server") for server, sock in served]
+            self.started.set()
+            for task in servers:
+                await task
+            for task in background:
+                task.cancel()
+            for endpoint in parts.pool:
+                watch.stop(endpoint.name)
+
+    def stop(self) -> None:
+        """Take no new connections; requests in flight have `drain.grace_s` to end, after a second call no time."""
+        for server in self._servers:
+            server.force_exit = server.should_exit
+            server.should_exit = True
+        self._stopping = True
+
+    def _server(self, app: ASGIApp) -> "_Server":
+        limits = self.config.limits
+        return _Server(
+            uvicorn.Config(
+                app,
+                http=ClientConnection.with_limits(limits.header_bytes, self.config.timeouts.header_s),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=int(self.config.drain.grace_s),
+            )
+        )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers: two of them run in one process, and `Gateway` has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def build(config: Config, loop: asyncio.AbstractEventLoop) -> Parts:
+    """Return the parts of a gateway for `config`, wired; nothing runs yet."""
+    flow, timeouts = config.flow_control, config.timeouts
+    pool = Pool(
+        Limits(config.health.healthy_after, config.health.unhealthy_after), stale_after_s=config.scrape.stale_after_s
+    )
+    engines = Engines(loop)
+    index = PrefixIndex(INDEX_BLOCKS_PER_ENDPOINT)
+    admission = Admission(pool, flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s, monotonic_s)
+    metrics = Metrics(lambda: _readings(pool), lambda: {BAND: admission.waiting})
+    receipts = Receipts()
+    connector = connectors.load(config.disaggregation.connector)
+    router = Router(
+        pool,
+        _profile(config),
+        index,
+        config.disaggregation.mode,
+        flow.max_in_flight_per_endpoint,
+        monotonic_s,
+        chance,
+    )
+    answer = LegTimeouts(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s, timeouts.total_s)
+    prefill = LegTimeouts(timeouts.connect_s, timeouts.prefill_s, timeouts.prefill_s, timeouts.prefill_s)
+    pool.on_identity_change.append(lambda endpoint: index.drop(endpoint.name))
+    pool.on_identity_change.append(engines.drop)
+    pool.on_state.append(lambda endpoint: _count_ejection(endpoint, metrics))
+    data_plane = DataPlane(
+        pool=pool,
+        admission=admission,
+        router=router,
+        prefill_leg=PrefillLeg(engines, prefill, connector, metrics),
+        forwarder=Forwarder(engines, answer, config.retries.max_attempts, metrics),
+        connector=connector,
+        metrics=metrics,
+        receipts=receipts,
+        body_bytes=config.limits.body_bytes,
+        receipt_headers=config.routing.receipt_headers,
+    )
+    return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane)
+
+
+def run_until_signal(config: Config) -> None:
+    """Serve in this thread, on uvloop, until SIGINT or SIGTERM; raise ConfigError where it cannot start."""
+    import uvloop
+
+    async def serve() -> None:
+        gateway = Gateway(config)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, gateway.stop)
+        announce = loop.create_task(_announce(gateway))
+        try:
+            await gateway.run()
+        finally:
+            announce.cancel()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())
+
+
+async def _announce(gateway: Gateway) -> None:
+    await gateway.started.wait()
+    logger.info("listening on http://%s:%d", *gateway.address or ())
+    if gateway.admin_address is not None:
+        logger.info("admin API on http://%s:%d", *gateway.admin_address)
+
+
+def _profile(config: Config) -> Profile:
+    routing = config.routing
+    scorers = {name: {"weight": one.weight, **one.parameters} for name, one in routing.scorers.items()}
+    return build_profile(scorers, routing.filters, routing.picker)
+
+
+def _listen(address: str, key: str) -> socket.socket:
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"{key}: {address}: {error}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(2048)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"{key}: cannot listen on {address}: {error.strerror}; choose another port") from error
+    return listener
+
+
+def _readings(pool: Pool) -> Iterable[EndpointReading]:
+    now_s = monotonic_s()
+    for endpoint in pool:
+        age_s = endpoint.scrape_age_s(now_s)
+        yield EndpointReading(
+            endpoint.name,
+            endpoint.spec.role,
+            endpoint.ready,
+            endpoint.in_flight,
+            None if age_s == float("inf") else age_s,
+        )
+
+
+def _count_ejection(endpoint: Endpoint, metrics: Metrics) -> None:
+    if endpoint.health.state is State.UNREADY and not endpoint.gone:
+        metrics.ejected(endpoint.name, "health")

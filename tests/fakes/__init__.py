@@ -1,0 +1,1 @@
+"""Real servers for tests: engines that do exactly what a case needs."""
