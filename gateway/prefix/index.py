@@ -35,7 +35,7 @@ class PrefixIndex:
     def match(self, keys: Sequence[int]) -> dict[str, int]:
         """Return for each endpoint that has at least the first block the prompt bytes it has from the front.
 
-        Reads only: a match is no use of the blocks, being sent there is. O(endpoints × log blocks).
+        Reads only: a match is no use of the blocks, being sent there is. O(endpoints * log blocks).
         """
         if not keys:
             return {}

@@ -23,7 +23,7 @@ class QueueDepth:
             raise ValueError("full_at must be greater than 0")
 
     def score(self, request: RequestView, candidates: Sequence[EndpointView]) -> list[float]:
-        """Return 1 − depth ÷ `full_at` per candidate.
+        """Return 1 - depth ÷ `full_at` per candidate.
 
         The depth of a fresh endpoint is what it reported plus sent less finished since, and at least this gateway's
         own requests there. A stale one counts as the mean of the fresh candidates, and at least as its own requests:
