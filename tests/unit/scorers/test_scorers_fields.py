@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from random import Random
 
 import pytest
 
@@ -29,7 +28,7 @@ class Fleet:
         self.service_s = service_s
         self.ends: dict[str, list[float]] = {name: [] for name in self.views}
         self.waited_s = 0.0
-        self.chance = Random(1).random
+        self.sent = 0
 
     def send(self, now_s: float, matched: Mapping[str, float]) -> str:
         for name, ends in self.ends.items():
@@ -37,9 +36,10 @@ class Fleet:
             self.views[name] = replace(
                 self.views[name], in_flight=open_, sent_since_scrape=len(ends), finished_since_scrape=len(ends) - open_
             )
+        self.sent += 1
         request = RequestView("m", matched=matched)
-        name = decide(PROFILE, request, list(self.views.values()), self.chance()).picked
-        assert name is not None
+        chance = self.sent * 0.618034 % 1.0
+        name = decide(PROFILE, request, list(self.views.values()), chance).picked or "nobody"
         ends = self.ends[name]
         start_s = max(now_s, ends[-self.slots] if len(ends) >= self.slots else now_s)
         self.waited_s = max(self.waited_s, start_s - now_s)
@@ -91,10 +91,21 @@ def test_a08_a_frozen_idle_report_makes_no_favourite():
     assert picks["b1"] <= 120 / 3
 
 
-def test_a08_a_stale_endpoint_counts_at_least_its_own_requests():
-    views = [EndpointView("stale", models=SERVES, stale=True, in_flight=9), EndpointView("b", models=SERVES, running=4)]
-    terms = decide(PROFILE, RequestView("m"), views, 0.0).terms[1]
-    assert list(terms) == [1 - 9 / 8, 1 - 4 / 8]
+@pytest.mark.parametrize(("own", "depth"), [(0, 5.0), (2, 5.0), (4, 7.0)])
+def test_a08_a_stale_endpoint_counts_as_its_own_and_what_others_have_from_elsewhere(own, depth):
+    views = [
+        EndpointView("stale", models=SERVES, stale=True, in_flight=own),
+        EndpointView("b", models=SERVES, running=4, in_flight=3),
+        EndpointView("c", models=SERVES, running=6, in_flight=1),
+    ]
+    assert decide(PROFILE, RequestView("m"), views, 0.0).terms[1] == [1 - depth / 8, 1 - 4 / 8, 1 - 6 / 8]
+
+
+def test_a08_a_working_endpoint_without_scrapes_still_gets_its_part():
+    views = [EndpointView("silent", models=SERVES, stale=True), EndpointView("b", models=SERVES)]
+    fleet = Fleet(*views, slots=8, service_s={"silent": 1.0, "b": 1.0})
+    picks = Counter(fleet.send(index / 12, {}) for index in range(120))
+    assert 0.3 * 120 <= picks["silent"] <= 0.55 * 120
 
 
 def test_with_nobody_fresh_own_requests_decide():

@@ -14,7 +14,7 @@ from scorers.pickers import Picker
 from scorers.profile import Profile, decide
 from scorers.registry import build_profile, plugin_names
 
-law = settings(deadline=None, max_examples=60)
+law = settings(deadline=None, max_examples=40)
 counts = st.integers(0, 60)
 shares = st.floats(0, 1)
 chances = st.floats(0, 1, exclude_max=True)
@@ -43,7 +43,7 @@ def endpoints(name: str = "e") -> st.SearchStrategy[EndpointView]:
     )
 
 
-pools = st.integers(0, 7).flatmap(lambda size: st.tuples(*(endpoints(f"e{i}") for i in range(size)))).map(list)
+pools = st.integers(0, 5).flatmap(lambda size: st.tuples(*(endpoints(f"e{i}") for i in range(size)))).map(list)
 requests = st.builds(
     RequestView,
     model=models,

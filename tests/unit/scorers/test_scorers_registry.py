@@ -1,9 +1,56 @@
 """Plugins are found by file name, and a wrong setting is told with the nearest right one."""
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+import scorers.load
 from scorers.load.queue_depth import QueueDepth
+from scorers.model import EndpointView, RequestView
+from scorers.profile import decide
 from scorers.registry import FOLDERS, SettingError, build_profile, plugin_names
+
+PLUGIN = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class ByLabel:
+    label: str = "zone"
+    least: int = 1
+
+    def score(self, request, candidates):
+        return [float(len(endpoint.labels.get(self.label, "")) >= self.least) for endpoint in candidates]
+"""
+
+
+@pytest.fixture
+def one_more_file(tmp_path: Path) -> Iterator[None]:
+    """Add the scorer `by_label` by nothing but a file in a folder of load scorers."""
+    (tmp_path / "by_label.py").write_text(PLUGIN)
+    scorers.load.__path__.append(str(tmp_path))
+    yield
+    scorers.load.__path__.remove(str(tmp_path))
+    sys.modules.pop("scorers.load.by_label", None)
+
+
+@pytest.mark.usefixtures("one_more_file")
+def test_a_new_file_is_a_new_scorer_with_its_own_parameters():
+    assert "by_label" in plugin_names("scorers")
+    profile = build_profile({"by_label": {"weight": 1, "label": "rack", "least": 2}}, [], "max_score")
+    views = [EndpointView("a", labels={"rack": "r1"}), EndpointView("b", labels={"zone": "z1"})]
+    assert decide(profile, RequestView("m"), views, 0.9).totals == (1.0, 0.0)
+
+
+@pytest.mark.usefixtures("one_more_file")
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [("label", 3, "str"), ("label", None, "str"), ("least", 1.5, "int"), ("least", True, "int")],
+)
+def test_each_parameter_has_the_type_its_file_says(key, value, kind):
+    with pytest.raises(SettingError, match=f"by_label.{key}: must be {kind}, not {value!r}"):
+        build_profile({"by_label": {"weight": 1, key: value}}, [], "max_score")
 
 
 def test_every_plugin_is_known_by_its_file_name():
