@@ -57,7 +57,7 @@ def _weighted(name: str, value: object) -> WeightedScorer:
     path = ("scorers", name, "weight") if isinstance(value, Mapping) else ("scorers", name)
     weight = parameters.pop("weight", None)
     scorer = _plugin("scorers", name, parameters)
-    if not _fits(weight, float) or weight < 0:
+    if not isinstance(weight, int | float) or not _fits(weight, float) or weight < 0:
         raise SettingError(path, f"weight must be a number of 0 or more, not {weight!r}")
     return WeightedScorer(name, float(weight), scorer)
 
@@ -66,8 +66,8 @@ def _plugin(setting: str, name: str, parameters: Mapping[str, object]) -> Any:
     """Make the plugin; Any because the folder alone says which protocol it satisfies."""
     modules = _modules(setting)
     if name not in modules:
-        path = ("picker",) if setting == "picker" else (setting, str(name))
-        raise SettingError(path, f"{name!r} is unknown, there is {_listed(modules)}", _nearest(name, modules))
+        where = ("picker",) if setting == "picker" else (setting, str(name))
+        raise SettingError(where, f"{name!r} is unknown, there is {_listed(modules)}", _nearest(name, modules))
     plugin = getattr(import_module(modules[name]), name.title().replace("_", ""))
     hints = get_type_hints(plugin)
     known = [field.name for field in fields(plugin)]

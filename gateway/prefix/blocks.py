@@ -4,7 +4,7 @@ Invariant: where a block ends depends on its position alone, and its key on ever
 prompts of the same seed have as many keys in common from the front as they have whole blocks in common.
 
 Blocks start at 128 bytes, so that a short system prompt counts, and grow with depth, so that a long prompt is few
-blocks: 2 KB are 13, 400 KB are 110, 32 MB are 204. The bytes after the last whole block have no key.
+blocks: 2 KB are 13, 400 KB are 109, 32 MiB are 207. The bytes after the last whole block have no key.
 """
 
 from bisect import bisect_right
@@ -26,7 +26,7 @@ def _sizes() -> Iterable[int]:
 
 
 BLOCK_ENDS: tuple[int, ...] = tuple(accumulate(_sizes()))
-"""BLOCK_ENDS[i] is the number of prompt bytes up to the end of block i; beyond the last, over 1 GiB, nothing is keyed."""
+"""BLOCK_ENDS[i] is how many prompt bytes lie before the end of block i; beyond the last, over 1 GiB, none has a key."""
 
 
 def seed_of(*parts: bytes) -> int:
@@ -43,7 +43,7 @@ def seed_of(*parts: bytes) -> int:
 def block_keys(seed: int, prompt: bytes | bytearray | memoryview) -> list[int]:
     """Return the 64-bit keys of the prompt's whole blocks, front first.
 
-    Each key is the xxh3 hash of its block seeded with the key before it. Costs 3 µs for 2 KB, 40 µs for 400 KB.
+    Each key is the xxh3 hash of its block seeded with the key before it. Costs 2.4 µs for 2 KB, 27 µs for 400 KB.
     """
     view = memoryview(prompt)
     keys = []

@@ -19,7 +19,7 @@ class Role:
     """
 
     def keep(self, request: RequestView, candidates: Sequence[EndpointView]) -> list[EndpointView]:
-        """Return the candidates for `request.hop`: single and decode want decode or both, prefill wants prefill or both."""
+        """Return who may take `request.hop`: for a prefill hop prefill and both, for the others decode and both."""
         unfit = "decode" if request.hop == "prefill" else "prefill"
         kept = [endpoint for endpoint in candidates if endpoint.role != unfit]
         if not kept and request.hop == "single":

@@ -17,6 +17,6 @@ class InFlight:
             raise ValueError("full_at must be greater than 0")
 
     def score(self, request: RequestView, candidates: Sequence[EndpointView]) -> list[float]:
-        """Return 1 − `in_flight` ÷ `full_at` per candidate."""
+        """Return 1 - `in_flight` ÷ `full_at` per candidate."""
         full_at = self.full_at
         return [1.0 - endpoint.in_flight / full_at for endpoint in candidates]

@@ -12,7 +12,7 @@ class KvUsage:
     """Scores the free share of the KV blocks, 0 to 1."""
 
     def score(self, request: RequestView, candidates: Sequence[EndpointView]) -> list[float]:
-        """Return 1 − `kv_usage` per candidate; a stale one is at least as full as the fresh ones are on average."""
+        """Return 1 - `kv_usage` per candidate; a stale one is at least as full as the fresh ones are on average."""
         fresh = [endpoint.kv_usage for endpoint in candidates if not endpoint.stale]
         if len(fresh) == len(candidates) or not fresh:
             return [1.0 - endpoint.kv_usage for endpoint in candidates]

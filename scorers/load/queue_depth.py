@@ -23,21 +23,25 @@ class QueueDepth:
             raise ValueError("full_at must be greater than 0")
 
     def score(self, request: RequestView, candidates: Sequence[EndpointView]) -> list[float]:
-        """Return 1 − depth ÷ `full_at` per candidate.
+        """Return 1 - depth ÷ `full_at` per candidate.
 
         The depth of a fresh endpoint is what it reported plus sent less finished since, and at least this gateway's
-        own requests there. A stale one counts as the mean of the fresh candidates, and at least as its own requests:
-        an old zero never makes a favourite.
+        own requests there. A stale one counts as its own requests plus what the fresh candidates have from elsewhere
+        on average, and at least as their mean depth: an old zero never makes a favourite, and no endpoint starves for
+        want of a scrape.
         """
         full_at = self.full_at
         fresh = [endpoint for endpoint in candidates if not endpoint.stale]
         if len(fresh) == len(candidates):
             return [1.0 - _depth(endpoint) / full_at for endpoint in candidates]
-        mean = fsum(map(_depth, fresh)) / len(fresh) if fresh else 0.0
-        return [
-            1.0 - (max(endpoint.in_flight, mean) if endpoint.stale else _depth(endpoint)) / full_at
-            for endpoint in candidates
+        mean = elsewhere = 0.0
+        if fresh:
+            mean = fsum(map(_depth, fresh)) / len(fresh)
+            elsewhere = mean - fsum([endpoint.in_flight for endpoint in fresh]) / len(fresh)
+        depths = [
+            max(endpoint.in_flight + elsewhere, mean) if endpoint.stale else _depth(endpoint) for endpoint in candidates
         ]
+        return [1.0 - depth / full_at for depth in depths]
 
 
 def _depth(endpoint: EndpointView) -> float:

@@ -1,0 +1,215 @@
+"""Laws of every scorer, filter and picker, and of the decision that they make together."""
+
+from dataclasses import replace
+from math import isfinite
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from scorers.filters import Filter
+from scorers.load import Scorer
+from scorers.model import EndpointView, RequestView
+from scorers.pickers import Picker
+from scorers.profile import Profile, decide
+from scorers.registry import build_profile, plugin_names
+
+law = settings(deadline=None, max_examples=40)
+counts = st.integers(0, 60)
+shares = st.floats(0, 1)
+chances = st.floats(0, 1, exclude_max=True)
+hops = st.sampled_from(["single", "prefill", "decode"])
+models = st.sampled_from(["m", "n"])
+
+DEFAULT = build_profile(
+    {"prefix_cache": 3.0, "queue_depth": 2.0, "kv_usage": 1.0}, ["healthy", "model_served", "role"], "max_score"
+)
+
+
+def endpoints(name: str = "e") -> st.SearchStrategy[EndpointView]:
+    return st.builds(
+        EndpointView,
+        name=st.just(name),
+        role=st.sampled_from(["both", "prefill", "decode"]),
+        ready=st.booleans(),
+        models=st.frozensets(models),
+        waiting=counts.map(float),
+        running=counts.map(float),
+        kv_usage=shares,
+        in_flight=counts,
+        sent_since_scrape=counts,
+        finished_since_scrape=counts,
+        stale=st.booleans(),
+    )
+
+
+pools = st.integers(0, 5).flatmap(lambda size: st.tuples(*(endpoints(f"e{i}") for i in range(size)))).map(list)
+requests = st.builds(
+    RequestView,
+    model=models,
+    hop=hops,
+    prompt_bytes=st.integers(0, 10_000),
+    matched=st.dictionaries(st.sampled_from([f"e{i}" for i in range(9)]), shares),
+)
+
+
+def scorer(name: str) -> Scorer:
+    return build_profile({name: 1.0}, [], "max_score").scorers[0].scorer
+
+
+def filter_(name: str) -> Filter:
+    return build_profile({}, [name], "max_score").filters[0].filter
+
+
+def picker(name: str) -> Picker:
+    return build_profile({}, [], name).picker
+
+
+@pytest.mark.parametrize("name", plugin_names("scorers"))
+@given(request=requests, pool=pools, shuffle=st.randoms(use_true_random=False))
+@law
+def test_a_scorer_gives_one_finite_number_each_whatever_the_order(name, request, pool, shuffle):
+    scores = scorer(name).score(request, pool)
+    assert len(scores) == len(pool)
+    assert all(isfinite(score) and score <= 1.0 for score in scores)
+    by_name = {endpoint.name: score for endpoint, score in zip(pool, scores, strict=True)}
+    shuffled = list(pool)
+    shuffle.shuffle(shuffled)
+    assert scorer(name).score(request, shuffled) == [by_name[endpoint.name] for endpoint in shuffled]
+
+
+@pytest.mark.parametrize("name", plugin_names("filters"))
+@given(request=requests, pool=pools, shuffle=st.randoms(use_true_random=False))
+@law
+def test_a_filter_keeps_a_part_of_the_candidates_in_their_order(name, request, pool, shuffle):
+    kept = filter_(name).keep(request, pool)
+    names = [endpoint.name for endpoint in kept]
+    assert kept == [endpoint for endpoint in pool if endpoint.name in names]
+    shuffled = list(pool)
+    shuffle.shuffle(shuffled)
+    assert {endpoint.name for endpoint in filter_(name).keep(request, shuffled)} == set(names)
+    assert filter_(name).keep(request, kept) == kept
+
+
+@pytest.mark.parametrize("name", plugin_names("picker"))
+@given(totals=st.lists(st.floats(-100, 100), min_size=1), chance=chances)
+@law
+def test_a_picker_picks_an_index(name, totals, chance):
+    assert totals[picker(name).pick(totals, chance)] in totals
+
+
+@given(totals=st.lists(st.floats(-100, 100), min_size=1), chance=chances)
+@law
+def test_max_score_picks_nobody_who_is_clearly_less(totals, chance):
+    assert totals[picker("max_score").pick(totals, chance)] >= max(totals) - 1e-9
+
+
+@given(ties=st.integers(1, 20), losers=st.integers(0, 5), top=st.floats(-100, 100))
+@law
+def test_chance_spreads_evenly_over_ties(ties, losers, top):
+    totals = [top + 1e-10 * (index % 2) for index in range(ties)] + [top - 1.0] * losers
+    picks = [picker("max_score").pick(totals, (k + 0.5) / ties) for k in range(ties)]
+    assert picks == list(range(ties))
+
+
+@given(totals=st.lists(st.sampled_from([float("nan"), 0.0, 1.0, float("-inf")]), min_size=1), chance=chances)
+@law
+def test_max_score_never_prefers_what_is_not_a_number(totals, chance):
+    pick = totals[picker("max_score").pick(totals, chance)]
+    numbers = [total for total in totals if total == total]
+    if max(numbers, default=float("-inf")) > float("-inf"):
+        assert pick == max(numbers)
+
+
+@pytest.mark.parametrize(
+    ("name", "signal", "up"),
+    [
+        ("queue_depth", "waiting", False),
+        ("queue_depth", "running", False),
+        ("queue_depth", "in_flight", False),
+        ("queue_depth", "sent_since_scrape", False),
+        ("queue_depth", "finished_since_scrape", True),
+        ("in_flight", "in_flight", False),
+        ("kv_usage", "kv_usage", False),
+    ],
+)
+@given(request=requests, pool=pools, endpoint=endpoints(), data=st.data())
+@law
+def test_load_scores_are_monotone_in_their_signal(name, signal, up, request, pool, endpoint, data):
+    more = data.draw(st.floats(endpoint.kv_usage, 1) if signal == "kv_usage" else st.integers(1, 50).map(float))
+    heavier = replace(endpoint, **{signal: more if signal == "kv_usage" else getattr(endpoint, signal) + more})
+    before = scorer(name).score(request, [*pool, endpoint])[-1]
+    after = scorer(name).score(request, [*pool, heavier])[-1]
+    assert after >= before if up else after <= before
+
+
+@given(endpoint=endpoints(), more=st.integers(1, 50))
+@law
+def test_every_dispatch_of_ours_lowers_a_fresh_depth_score(endpoint, more):
+    sent = replace(endpoint, in_flight=endpoint.in_flight + more, sent_since_scrape=endpoint.sent_since_scrape + more)
+    request = RequestView("m")
+    assume(not endpoint.stale)
+    assert scorer("queue_depth").score(request, [sent])[0] < scorer("queue_depth").score(request, [endpoint])[0]
+
+
+@given(first=shares, second=shares)
+@law
+def test_more_of_the_prompt_is_never_worse(first, second):
+    request = RequestView("m", matched={"a": max(first, second), "b": min(first, second)})
+    high, low = scorer("prefix_cache").score(request, [EndpointView("a"), EndpointView("b")])
+    assert high >= low
+
+
+@given(pool=pools)
+@law
+def test_a_stale_endpoint_is_never_the_favourite_by_load(pool):
+    profile = build_profile({"queue_depth": 2.0, "kv_usage": 1.0}, [], "max_score")
+    assume(any(not endpoint.stale for endpoint in pool))
+    decision = decide(profile, RequestView("m"), pool, 0.0)
+    best_fresh = max(total for total, endpoint in zip(decision.totals, pool, strict=True) if not endpoint.stale)
+    assert all(total <= best_fresh + 1e-9 for total in decision.totals)
+
+
+def reasons(request: RequestView, endpoint: EndpointView) -> bool:
+    """Say whether the default filters may keep this endpoint, whoever else is there."""
+    fits = endpoint.role != "decode" if request.hop == "prefill" else endpoint.role != "prefill"
+    return endpoint.ready and request.model in endpoint.models and (fits or request.hop == "single")
+
+
+@given(request=requests, pool=pools, chance=chances)
+@law
+def test_a_decision_picks_among_candidates_and_accounts_for_everyone(request, pool, chance):
+    decision = decide(DEFAULT, request, pool, chance)
+    assert set(decision.candidates).isdisjoint(decision.rejected)
+    assert set(decision.candidates) | set(decision.rejected) == {endpoint.name for endpoint in pool}
+    assert all(reasons(request, endpoint) for endpoint in pool if endpoint.name in decision.candidates)
+    assert (decision.picked in decision.candidates) if decision.candidates else decision.picked is None
+    assert decision == decide(DEFAULT, request, pool, chance)
+
+
+@given(request=requests, pool=pools, chance=chances)
+@law
+def test_totals_are_the_weighted_sum_of_the_terms(request, pool, chance):
+    decision = decide(DEFAULT, request, pool, chance)
+    for index, total in enumerate(decision.totals):
+        terms = [weight * column[index] for weight, column in zip(decision.weights, decision.terms, strict=True)]
+        assert total == pytest.approx(sum(terms))
+    if decision.picked is not None:
+        assert decision.totals[decision.candidates.index(decision.picked)] >= max(decision.totals) - 1e-9
+
+
+@given(request=requests, pool=pools, chance=chances, shuffle=st.randoms(use_true_random=False))
+@law
+def test_the_order_of_the_pool_changes_no_score(request, pool, chance, shuffle):
+    shuffled = list(pool)
+    shuffle.shuffle(shuffled)
+    one, other = (decide(DEFAULT, request, order, chance) for order in (pool, shuffled))
+    assert dict(zip(one.candidates, one.totals, strict=True)) == dict(zip(other.candidates, other.totals, strict=True))
+    assert one.rejected == other.rejected
+
+
+@given(pool=pools, chance=chances)
+@law
+def test_without_filters_and_scorers_chance_alone_decides(pool, chance):
+    decision = decide(Profile((), (), picker("max_score")), RequestView("m"), pool, chance)
+    assert decision.picked == (pool[int(chance * len(pool))].name if pool else None)
