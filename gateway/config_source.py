@@ -137,7 +137,7 @@ def _read_file(draft: _Draft, path: Path) -> None:
 
 
 def _read_yaml(draft: _Draft, text: bytes | str, origin: Callable[[yaml.Node], str], path: Path_) -> object:
-    """Return the value of a YAML text, noting the origin of everything in it below `path`; `_BROKEN` where it is no YAML."""
+    """Return the value of a YAML text, noting origins below `path`; `_BROKEN` where it is no YAML."""
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
@@ -257,7 +257,7 @@ def _wording(detail: ErrorDetails) -> str:
         return f"unknown key; {nearest(str(path[-1]), _names_at(path[:-1]))}"
     if kind == "literal_error":
         words = re.findall(r"'([^']*)'", limits["expected"])
-        return f"{given} is not one of {', '.join(words)}; {nearest(given.strip("'"), words)}"
+        return f"{given} is not one of {', '.join(words)}; {nearest(str(detail['input']), words)}"
     if kind == "missing":
         return "is missing"
     if kind == "twohop":
