@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NoReturn
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from scorers.model import Role
@@ -73,7 +82,7 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _empty_section(cls, data: Any) -> Any:  # noqa: ANN401 - whatever the YAML holds
+    def _empty_section(cls, data: Any) -> Any:
         """A section whose keys are all commented out reads as null: the defaults hold."""
         return {} if data is None else data
 
@@ -113,7 +122,7 @@ class EndpointConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_name(cls, data: Any) -> Any:  # noqa: ANN401 - whatever the YAML holds
+    def _default_name(cls, data: Any) -> Any:
         if isinstance(data, Mapping) and data.get("name") is None and isinstance(data.get("url"), str):
             return {**data, "name": data["url"].partition("://")[2].rstrip("/") or data["url"]}
         return data
@@ -193,7 +202,7 @@ class ScorerConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _bare_weight(cls, data: Any) -> Any:  # noqa: ANN401 - whatever the YAML holds
+    def _bare_weight(cls, data: Any) -> Any:
         return data if isinstance(data, Mapping | ScorerConfig) else {"weight": data}
 
     @property

@@ -278,7 +278,7 @@ def _holds_text(path: Path_) -> bool:
     return _kind_at(path) is str
 
 
-def _kind_at(path: Path_) -> Any:  # noqa: ANN401 - a type, as annotations are
+def _kind_at(path: Path_) -> Any:
     """Return the type that the models give the value at `path`, without null and constraints; None if unknown."""
     kind: Any = Config
     for step in path:
@@ -291,7 +291,7 @@ def _kind_at(path: Path_) -> Any:  # noqa: ANN401 - a type, as annotations are
     return kind
 
 
-def _bare(kind: Any) -> Any:  # noqa: ANN401 - a type, as annotations are
+def _bare(kind: Any) -> Any:
     if get_origin(kind) is Annotated:
         return _bare(get_args(kind)[0])
     if get_origin(kind) in (Union, types.UnionType):

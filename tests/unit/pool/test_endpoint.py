@@ -17,6 +17,10 @@ def model(name: str, **entry) -> Model:
     return Model(name, {"id": name, **entry})
 
 
+def no_endpoints() -> list[Endpoint]:
+    return []
+
+
 def ready_endpoint() -> Endpoint:
     endpoint = Endpoint(spec())
     endpoint.tell_models([model("m")])
@@ -105,7 +109,7 @@ def test_figures_that_an_engine_does_not_tell_count_as_none():
     ],
 )
 def test_other_base_models_are_another_engine_and_adapters_are_not(told, changes):
-    endpoint, seen = ready_endpoint(), []
+    endpoint, seen = ready_endpoint(), no_endpoints()
     endpoint.on_identity_change = seen.append
     endpoint.accept_scrape(endpoint.begin_scrape(1.0), Load(waiting=9))
     endpoint.tell_models(told)
@@ -116,7 +120,7 @@ def test_other_base_models_are_another_engine_and_adapters_are_not(told, changes
 
 
 def test_a_restart_seen_in_a_scrape_drops_what_was_known_and_keeps_the_new_figures():
-    endpoint, seen = ready_endpoint(), []
+    endpoint, seen = ready_endpoint(), no_endpoints()
     endpoint.on_identity_change = seen.append
     endpoint.accept_scrape(endpoint.begin_scrape(1.0), Load(waiting=9, process_started_s=1))
     endpoint.accept_scrape(endpoint.begin_scrape(2.0), Load(waiting=9, process_started_s=1))
@@ -127,7 +131,7 @@ def test_a_restart_seen_in_a_scrape_drops_what_was_known_and_keeps_the_new_figur
 
 
 def test_refused_connections_take_a_ready_endpoint_out_and_ask_for_a_probe():
-    endpoint, asked, states = ready_endpoint(), [], []
+    endpoint, asked, states = ready_endpoint(), no_endpoints(), []
     endpoint.on_trouble = asked.append
     endpoint.on_state = lambda one: states.append(one.ready)
     for _ in range(3):
@@ -138,7 +142,7 @@ def test_refused_connections_take_a_ready_endpoint_out_and_ask_for_a_probe():
 
 
 def test_draining_stops_new_requests_and_undraining_brings_them_back():
-    endpoint, room = ready_endpoint(), []
+    endpoint, room = ready_endpoint(), no_endpoints()
     endpoint.on_room = room.append
     endpoint.drain()
     endpoint.drain()
@@ -160,12 +164,17 @@ def test_a_draining_endpoint_that_fails_tells_the_failure():
 
 
 def test_an_endpoint_that_left_is_not_ready_and_its_leases_still_come_back():
-    endpoint, room = ready_endpoint(), []
+    endpoint, room = ready_endpoint(), no_endpoints()
     endpoint.on_room = room.append
     lease = endpoint.lease()
     endpoint.leave()
     lease.release()
-    assert (endpoint.view(0.0).ready, endpoint.why_not_ready, endpoint.in_flight, room) == (False, "left the pool", 0, [])
+    assert (endpoint.view(0.0).ready, endpoint.why_not_ready, endpoint.in_flight, room) == (
+        False,
+        "left the pool",
+        0,
+        [],
+    )
     assert lease.endpoint is endpoint
 
 
