@@ -5,10 +5,19 @@ Where values come from (file, environment, flags) and how errors are worded is `
 
 import ipaddress
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, NoReturn
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from scorers.model import Role
@@ -73,7 +82,7 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _empty_section(cls, data: Any) -> Any:  # noqa: ANN401 - whatever the YAML holds
+    def _empty_section(cls, data: Any) -> Any:
         """A section whose keys are all commented out reads as null: the defaults hold."""
         return {} if data is None else data
 
@@ -81,16 +90,19 @@ class Section(BaseModel):
 class AdminConfig(Section):
     """The admin API."""
 
-    listen: Address | None = Field(
-        default="127.0.0.1:8001", description="host:port of the admin API; null turns it off"
-    )
     token: Text | None = Field(default=None, repr=False, description="if set, requests need it as a Bearer token")
+    listen: Address | None = Field(
+        default="127.0.0.1:8001",
+        description="host:port of the admin API; null turns it off; open to other machines it needs a token",
+    )
 
-    @model_validator(mode="after")
-    def _check_token(self) -> Self:
-        if self.listen is not None and self.token is None and not is_loopback(split_address(self.listen)[0]):
-            _refuse(f"listen {self.listen} is open to other machines: set admin.token, or listen on 127.0.0.1")
-        return self
+    @field_validator("listen")
+    @classmethod
+    def _check_open(cls, value: str | None, info: ValidationInfo) -> str | None:
+        without_token = info.data.get("token", "wrong, and told so") is None
+        if value is not None and without_token and not is_loopback(split_address(value)[0]):
+            _refuse(f"{value!r} is open to other machines: set admin.token, or listen on 127.0.0.1")
+        return value
 
 
 class EndpointConfig(Section):
@@ -110,24 +122,24 @@ class EndpointConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_name(cls, data: Any) -> Any:  # noqa: ANN401 - whatever the YAML holds
+    def _default_name(cls, data: Any) -> Any:
         if isinstance(data, Mapping) and data.get("name") is None and isinstance(data.get("url"), str):
-            return {**data, "name": urlsplit(data["url"]).netloc or data["url"]}
+            return {**data, "name": data["url"].partition("://")[2].rstrip("/") or data["url"]}
         return data
 
 
 def _engine_url(value: str) -> str:
     """Return `value` without a trailing slash where it is a URL that the data plane can reach."""
-    parts = urlsplit(value)
-    try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme == "https":
+    if value.startswith("https:"):
         _refuse(f"{value!r}: https to engines is not available in this version, use http")
-    if parts.scheme != "http":
+    if not value.startswith("http://"):
         _refuse(f"{value!r} is not http://host:port")
-    if not parts.hostname or port == -1:
+    try:
+        parts = urlsplit(value)
+        names_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        names_host = False
+    if not names_host:
         _refuse(f"{value!r} names no host, or no port from 1 to 65535")
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
         _refuse(f"{value!r} holds more than http://host:port")
@@ -139,13 +151,14 @@ class StaticDiscoveryConfig(Section):
 
     endpoints: tuple[EndpointConfig, ...] = Field(default=(), description="the engines")
 
-    @model_validator(mode="after")
-    def _check_names(self) -> Self:
-        seen: set[str] = set()
-        twice = {one.name for one in self.endpoints if one.name in seen or seen.add(one.name)}  # type: ignore[func-returns-value]
+    @field_validator("endpoints")
+    @classmethod
+    def _check_names(cls, endpoints: tuple[EndpointConfig, ...]) -> tuple[EndpointConfig, ...]:
+        names = [one.name for one in endpoints]
+        twice = sorted({repr(name) for name in names if names.count(name) > 1})
         if twice:
-            _refuse(f"two endpoints are named {', '.join(sorted(map(repr, twice)))}: give each a name of its own")
-        return self
+            _refuse(f"two endpoints are named {', '.join(twice)}: give each a name of its own")
+        return endpoints
 
 
 class DiscoveryConfig(Section):
@@ -189,7 +202,7 @@ class ScorerConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _bare_weight(cls, data: Any) -> Any:  # noqa: ANN401 - whatever the YAML holds
+    def _bare_weight(cls, data: Any) -> Any:
         return data if isinstance(data, Mapping | ScorerConfig) else {"weight": data}
 
     @property

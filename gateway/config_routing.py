@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 
 from gateway.config import RoutingConfig
+from scorers.registry import SettingError, build_profile
 
 
 def routing_problems(routing: RoutingConfig) -> Iterable[tuple[tuple[str, ...], str]]:
     """Return (path below `routing`, what is wrong) of every scorer, filter and picker that cannot be used."""
-    from scorers.registry import SettingError, build_profile  # noqa: PLC0415 - imports plugins, for this check alone
-
     found: dict[tuple[str, ...], str] = {}
 
     def attempt(scorers: dict[str, object], filters: tuple[str, ...], picker: str) -> None:

@@ -137,7 +137,7 @@ def _read_file(draft: _Draft, path: Path) -> None:
 
 
 def _read_yaml(draft: _Draft, text: bytes | str, origin: Callable[[yaml.Node], str], path: Path_) -> object:
-    """Return the value of a YAML text, noting the origin of everything in it below `path`; `_BROKEN` where it is no YAML."""
+    """Return the value of a YAML text, noting origins below `path`; `_BROKEN` where it is no YAML."""
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
@@ -257,7 +257,7 @@ def _wording(detail: ErrorDetails) -> str:
         return f"unknown key; {nearest(str(path[-1]), _names_at(path[:-1]))}"
     if kind == "literal_error":
         words = re.findall(r"'([^']*)'", limits["expected"])
-        return f"{given} is not one of {', '.join(words)}; {nearest(given.strip("'"), words)}"
+        return f"{given} is not one of {', '.join(words)}; {nearest(str(detail['input']), words)}"
     if kind == "missing":
         return "is missing"
     if kind == "twohop":
@@ -278,7 +278,7 @@ def _holds_text(path: Path_) -> bool:
     return _kind_at(path) is str
 
 
-def _kind_at(path: Path_) -> Any:  # noqa: ANN401 - a type, as annotations are
+def _kind_at(path: Path_) -> Any:
     """Return the type that the models give the value at `path`, without null and constraints; None if unknown."""
     kind: Any = Config
     for step in path:
@@ -291,7 +291,7 @@ def _kind_at(path: Path_) -> Any:  # noqa: ANN401 - a type, as annotations are
     return kind
 
 
-def _bare(kind: Any) -> Any:  # noqa: ANN401 - a type, as annotations are
+def _bare(kind: Any) -> Any:
     if get_origin(kind) is Annotated:
         return _bare(get_args(kind)[0])
     if get_origin(kind) in (Union, types.UnionType):

@@ -1,4 +1,4 @@
-"""vLLM's metric names, newest first where a family was renamed; the parser that reads them is `gateway/pool/scrape.py`."""
+"""vLLM's metric names, newest first where a family was renamed; `gateway/pool/scrape.py` reads them."""
 
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,7 @@
 """An engine's Prometheus text to the few figures that routing needs, by line prefix; pure.
 
 Invariant: a sample is taken whole or refused whole: truncated text, NaN, negative or unreadable figures of a family
-that is read raise `BadSample`; families that are absent are unknown (None).
+that is read, and text without any such family, raise `BadSample`; a family that is absent is unknown (None).
 """
 
 import math
@@ -53,6 +53,7 @@ def _fell(before: float | None, now: float | None) -> bool:
 _INTERESTING = re.compile(
     rb"^(" + b"|".join(re.escape(name.encode()) for name in (*FAMILIES, CACHE_CONFIG)) + rb")(?=[{ \t])(.*)$", re.M
 )
+_VALUE = re.compile(rb"\s*([+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+|(?i:nan|inf(?:inity)?)))(?:\s+-?\d+)?\s*")
 _LABEL = re.compile(rb'(?:\{|,)\s*([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 
@@ -68,19 +69,18 @@ def parse(text: bytes) -> Load:
             config = config or _cache_config(rest)
         else:
             values.setdefault(FAMILIES[name], []).append(_value(name, rest))
+    if not any(family.figure != "process_started_s" for family in values):
+        raise BadSample("no figure of an engine is in the text")
     return Load(**_join(values), block_tokens=config.get(BLOCK_SIZE_LABEL), num_blocks=config.get(NUM_BLOCKS_LABEL))
 
 
 def _value(name: str, rest: bytes) -> float:
     """Return the value in `rest`, what stands behind a family's name: labels, value and perhaps a timestamp."""
     _, _, tail = rest.rpartition(b"}")
-    words = tail.split()
-    try:
-        if len(words) not in (1, 2):
-            raise ValueError
-        value = float(words[0])
-    except ValueError:
-        raise BadSample(f"{name} has no readable value") from None
+    match = _VALUE.fullmatch(tail)
+    if match is None:
+        raise BadSample(f"{name} has no readable value")
+    value = float(match[1])
     if not math.isfinite(value) or value < 0:
         raise BadSample(f"{name} is {value}")
     return value

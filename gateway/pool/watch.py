@@ -136,9 +136,7 @@ class Watch:
         mark = endpoint.begin_scrape(monotonic_s())
         answer = await get(followed.client, "/metrics", self._scrape.timeout_s)
         try:
-            if answer.status != 200:
-                raise BadSample(answer.problem or f"GET /metrics answered {answer.status}")
-            load = parse(answer.body)
+            load = parse(_metrics_of(answer))
         except BadSample as error:
             endpoint.refuse_scrape(str(error))
         else:
@@ -206,6 +204,12 @@ def judge_models(answer: Answer) -> Verdict:
     if not models:
         return Verdict(Signal.LOADING, "loading: GET /v1/models lists no model yet")
     return Verdict(Signal.PASS, models=models)
+
+
+def _metrics_of(answer: Answer) -> bytes:
+    if answer.status != 200:
+        raise BadSample(answer.problem or f"GET /metrics answered {answer.status}")
+    return answer.body
 
 
 def models_in(body: bytes) -> tuple[Model, ...] | None:

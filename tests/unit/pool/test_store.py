@@ -1,0 +1,114 @@
+"""The pool: membership, models served and remembered, and who hears of what."""
+
+import pytest
+
+from gateway.pool import store
+from gateway.pool.endpoint import EndpointSpec, Model
+from gateway.pool.health import Signal
+from gateway.pool.store import Pool
+
+
+def spec(name: str, role="both") -> EndpointSpec:
+    return EndpointSpec(name, f"http://{name}:8000", name, 8000, role)
+
+
+def make_ready(endpoint, *models: str) -> None:
+    endpoint.tell_models([Model(name, {"id": name, "owner": endpoint.name}) for name in models])
+    endpoint.observe(Signal.PASS)
+
+
+def test_endpoints_come_and_go_by_name():
+    pool = Pool()
+    a = pool.add(spec("a"))
+    with pytest.raises(ValueError, match="'a' is in the pool"):
+        pool.add(spec("a"))
+    assert (pool.get("a"), pool.get("b"), len(pool), list(pool)) == (a, None, 1, [a])
+    assert (pool.remove("a"), pool.remove("a"), len(pool)) == (a, None, 0)
+
+
+def test_reconcile_replaces_what_changed_and_keeps_what_did_not():
+    pool, dropped = Pool(), []
+    pool.on_identity_change.append(lambda one: dropped.append(one.spec.role))
+    added, removed = pool.reconcile([spec("a"), spec("b", "prefill"), spec("c")])
+    assert ([one.name for one in added], removed) == (["a", "b", "c"], [])
+    kept = pool.get("a")
+    added, removed = pool.reconcile([spec("a"), spec("b", "decode")])
+    assert ([one.spec.role for one in added], sorted(one.name for one in removed)) == (["decode"], ["b", "c"])
+    assert (pool.get("a"), dropped) == (kept, ["prefill", "both"])
+    assert pool.reconcile([spec("a"), spec("b", "decode")]) == ([], [])
+
+
+def test_views_show_every_endpoint_in_order():
+    pool = Pool()
+    make_ready(pool.add(spec("a")), "m")
+    pool.add(spec("b"))
+    assert [(view.name, view.ready) for view in pool.views(0.0)] == [("a", True), ("b", False)]
+    assert [one["name"] for one in pool.describe(0.0)] == ["a", "b"]
+
+
+def test_models_are_the_union_over_ready_endpoints_and_the_first_entry_counts():
+    pool = Pool()
+    a, b = pool.add(spec("a")), pool.add(spec("b"))
+    assert (pool.served_models(), pool.any_ready(), pool.has_told) == ({}, False, False)
+    make_ready(a, "m", "n")
+    make_ready(b, "n", "o")
+    assert pool.any_ready()
+    assert {name: entry["owner"] for name, entry in pool.served_models().items()} == {"m": "a", "n": "a", "o": "b"}
+    assert pool.served_models() is pool.served_models()
+    a.observe(Signal.LOADING)
+    assert set(pool.served_models()) == {"n", "o"}
+    b.tell_models([Model("p", {"id": "p"})])
+    assert set(pool.served_models()) == {"p"}
+    pool.remove("b")
+    assert set(pool.served_models()) == set()
+    assert all(pool.remembers(name) for name in "mnop")
+    assert not pool.remembers("q")
+    assert pool.has_told
+
+
+def test_the_memory_of_models_is_bounded_and_never_forgets_one_that_is_told_now():
+    pool = Pool()
+    make_ready(pool.add(spec("a")), "kept")
+    gone = pool.add(spec("b"))
+    make_ready(gone, "first")
+    make_ready(gone, *(f"m{number}" for number in range(store.MAX_REMEMBERED_MODELS)))
+    assert not pool.remembers("first")
+    assert pool.remembers("kept")
+    assert pool.remembers("m0")
+
+
+def test_listeners_hear_of_room_states_identity_and_trouble():
+    pool, heard = Pool(), []
+    for kind in ("room", "state", "identity_change", "trouble"):
+        getattr(pool, f"on_{kind}").append(lambda one, kind=kind: heard.append((kind, one.name, one.ready)))
+    a = pool.add(spec("a"))
+    make_ready(a, "m")
+    assert heard == [("state", "a", False), ("state", "a", True), ("room", "a", True)]
+    heard.clear()
+    lease = a.lease()
+    lease.release()
+    lease.release()
+    assert heard == [("room", "a", True)]
+    heard.clear()
+    a.connect_failed("refused")
+    a.tell_models([Model("n", {"id": "n"})])
+    assert heard == [("trouble", "a", True), ("identity_change", "a", True)]
+    heard.clear()
+    pool.remove("a")
+    a.lease().release()
+    a.connect_failed("refused")
+    assert heard == [("identity_change", "a", False), ("state", "a", False)]
+
+
+def test_a_listener_may_leave_while_it_is_told():
+    pool, heard = Pool(), []
+
+    def once(endpoint) -> None:
+        heard.append(endpoint.name)
+        pool.on_state.remove(once)
+
+    pool.on_state.append(once)
+    pool.on_state.append(lambda one: heard.append(f"{one.name}!"))
+    pool.add(spec("a"))
+    pool.add(spec("b"))
+    assert heard == ["a", "a!", "b!"]
