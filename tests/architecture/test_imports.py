@@ -11,6 +11,10 @@ import pytest
 from gateway.cli import COMMANDS
 from tests.architecture.source import ROOT, modules
 
+# Run by path, never imported.
+SCRIPTS = {
+    "gateway.up.vllm_launch": "runs in vLLM's own environment; changes NIXL when loaded, which `spawn` does again",
+}
 SCRIPT = Path(__file__).with_name("import_all.py")
 
 
@@ -26,13 +30,14 @@ def import_all(*names: str, folder: Path = ROOT) -> dict[str, str]:
 
 
 def test_importing_every_module_does_nothing():
-    assert import_all(*(module.name for module in modules())) == {}
+    names = [module.name for module in modules() if module.name not in SCRIPTS]
+    assert import_all(*names) == {}
 
 
 @pytest.mark.parametrize(
     ("line", "seen_as"),
     [
-        ("import socket; s = socket.socket()", "socket.__new__"),
+        ("import socket; socket.socket().close()", "socket.__new__"),
         ("import os; os.environ['X'] = 'y'", "environment"),
         ("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()", "threads"),
         ("open('left_behind', 'w').close()", "open for writing"),

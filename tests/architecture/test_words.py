@@ -10,6 +10,7 @@ BANNED = {"worker", "backend", "instance", "manager", "helper", "util", "utils",
 ALLOWED = {
     "workers": "uvicorn's word, and that of `twohop serve --workers`",
     "base_url": "httpx's and openai's own name for it",
+    "_base_models": "LoRA's own term: what an adapter is laid on",
 }
 
 
