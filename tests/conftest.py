@@ -1,5 +1,6 @@
-"""What every test run shares: the `--vllm` switch, the last place of the coverage check, Hypothesis without luck."""
+"""What every test run shares: the `--vllm` switch, coverage of the modules that decide, Hypothesis without luck."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import coverage
@@ -8,6 +9,10 @@ from hypothesis import settings
 
 TESTS = Path(__file__).parent
 VLLM_TIMEOUT_S = 900.0
+# Under `coverage run`, imports and these tests are traced, and no others: tracing makes them twice as slow, and a
+# deciding module is covered by its own tests or not at all.
+MEASURED = coverage.Coverage.current()
+MEASURING = tuple(TESTS / "unit" / room for room in ("scorers", "prefix", "wire", "connectors", "pool", "flowcontrol"))
 
 # The same examples in every run: a red run is the change's doing. No deadline: a shared core says nothing about a law.
 settings.register_profile("twohop", deadline=None, derandomize=True)
@@ -31,7 +36,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def measures_everything(config: pytest.Config) -> bool:
     """Tell whether this run goes through all tests, under coverage."""
     narrowed = config.option.file_or_dir or config.option.keyword or getattr(config.option, "lf", False)
-    return coverage.Coverage.current() is not None and not narrowed
+    return MEASURED is not None and not narrowed
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -47,3 +52,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if left_out:
             config.hook.pytest_deselected(items=left_out)
     items.sort(key=lambda item: item.path.name == "test_coverage.py")
+
+
+def pytest_collection_finish() -> None:
+    """Stop tracing: every module that tests import at their top is loaded."""
+    if MEASURED is not None:
+        MEASURED.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Trace one test, if it is one that covers deciding modules."""
+    if MEASURED is None or not any(folder in item.path.parents for folder in MEASURING):
+        return (yield)
+    MEASURED.start()
+    try:
+        return (yield)
+    finally:
+        MEASURED.stop()
+
+
+@pytest.fixture
+def measured() -> coverage.Coverage:
+    """Return the coverage measured so far."""
+    assert MEASURED is not None
+    return MEASURED

@@ -5,9 +5,7 @@ import io
 import coverage
 
 
-def test_every_line_and_branch_of_the_deciding_modules_is_run() -> None:
-    measured = coverage.Coverage.current()
-    assert measured is not None
+def test_every_line_and_branch_of_the_deciding_modules_is_run(measured: coverage.Coverage):
     report = io.StringIO()
     percent = measured.report(file=report)
     assert percent >= 100, f"lines or branches that no test runs:\n{report.getvalue()}"
