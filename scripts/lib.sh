@@ -40,7 +40,7 @@ ensure_venv() {
         return 0
     fi
     say "installing twohop${1:+ with $1} into .venv"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}" || {
+    .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable ".${1:+[$1]}" || {
         say "pip could not install the project; its message is above."
         return 1
     }

@@ -16,9 +16,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, MappingProxyType, TracebackType
+from types import FrameType, TracebackType
 from typing import Self, TypeVar
 
 from gateway.clock import monotonic_s
@@ -59,7 +59,7 @@ class Program:
 
     target: str
     arguments: Sequence[str]
-    environment: Mapping[str, str] = MappingProxyType({})
+    environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
 
 

@@ -1,12 +1,14 @@
 """One engine that runs on this machine, of either kind, and how to tell that it answers."""
 
 from dataclasses import dataclass
-
-import httpx
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import urlsplit
 
 from gateway.up.processes import Child
 
 ROLES = ("prefill", "decode", "both")
+ANSWER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,12 @@ class RunningEngine:
 
 def answers(url: str) -> bool | None:
     """Return True where GET `url` answers 200 now, else None."""
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_S)
     try:
-        return httpx.get(url, timeout=2.0, trust_env=False).status_code == httpx.codes.OK or None
-    except httpx.HTTPError:
+        connection.request("GET", parts.path)
+        return connection.getresponse().status == HTTPStatus.OK or None
+    except (OSError, HTTPException):
         return None
+    finally:
+        connection.close()
