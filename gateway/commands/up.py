@@ -10,8 +10,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from gateway.up import sim, vllm_cpu
 from gateway.up.ports import settle_address, visit_url
@@ -51,8 +53,9 @@ def run(args: argparse.Namespace) -> int:
     with children.stopping_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP), children:
         try:
             started = start_engines(children, engines, args)
-            start_gateway(children, started, listen, admin, args.two_hop)
-            say(invitation(started, listen, admin, KINDS[args.engine]))
+            start_gateway(children, started, listen, admin, {MODE_VARIABLE: args.two_hop})
+            counts = Counter(engine.role for engine in started)
+            say(invitation(counts, started[0].model, listen, admin))
             children.watch()
         except Stopped as stopped:
             say(f"twohop up: {stopped}, ending everything")
@@ -88,27 +91,31 @@ def start_engines(
 
 
 def start_gateway(
-    children: Children, engines: Sequence[RunningEngine], listen: str, admin: str | None, mode: str
+    children: Children,
+    engines: Sequence[RunningEngine],
+    listen: str,
+    admin: str | None,
+    settings: Mapping[str, str],
 ) -> None:
-    """Start the gateway in front of the engines and wait until it could serve a request."""
+    """Start the gateway in front of the engines, with `settings` as variables, and wait until it could serve."""
     flags = [word for engine in engines for word in ("--endpoint", engine.endpoint_flag())]
-    environment = {MODE_VARIABLE: mode, ADMIN_VARIABLE: admin or "null"}
+    environment = {ADMIN_VARIABLE: admin or "null", **settings}
     child = children.start("gateway", Program("gateway", ["serve", "--listen", listen, *flags], environment))
-    children.wait_ready(child, lambda: answers(f"{visit_url(listen)}/readyz"), GATEWAY_START_S)
+    children.wait_ready(child, partial(answers, f"{visit_url(listen)}/readyz"), GATEWAY_START_S)
 
 
-def invitation(engines: Sequence[RunningEngine], listen: str, admin: str | None, kind: str) -> str:
-    """Return what to do now that everything runs."""
-    roles = ", ".join(f"{n} {role}" for role in ROLES if (n := sum(engine.role == role for engine in engines)))
+def invitation(counts: Mapping[str, int], model: str, listen: str, admin: str | None) -> str:
+    """Return what to do now that so many engines of each role run."""
+    roles = ", ".join(f"{count} {role}" for role, count in counts.items())
     body = {
-        "model": engines[0].model,
+        "model": model,
         "stream": True,
         "max_tokens": 64,
         "messages": [{"role": "user", "content": "Why is the sky blue?"}],
     }
     url = visit_url(listen)
     lines = [
-        f"ready: {roles} ({kind} engines) behind {url}; try:",
+        f"ready: engines {roles} behind {url}; try:",
         f"  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{json.dumps(body)}'",
         f"admin API: {visit_url(admin)}/admin/endpoints" if admin else "admin API: off",
         "Ctrl-C ends everything.",

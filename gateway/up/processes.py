@@ -29,6 +29,7 @@ TETHER = Path(__file__).with_name("tether.py")
 KEPT_LINES = 200
 SHOWN_LINES = 30
 POLL_S = 0.1
+WATCH_S = 0.5
 PROGRESS_S = 10.0
 
 
@@ -208,7 +209,7 @@ class Children:
     def watch(self) -> None:
         """Wait for ever; return only by an exception, as `wait_ready` does."""
         while True:
-            self._pause(1.0)
+            self._pause(WATCH_S)
 
     def end(self) -> None:
         """End every process group: SIGTERM, after the grace or at another signal SIGKILL; return when all are gone."""

@@ -13,14 +13,14 @@ ANSWER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """A started engine: `url` is where it answers, `block_size` tokens of KV cache per block (None: not known)."""
+    """A started engine: `url` is where it answers, `block_size` tokens of KV cache per block (0: not known)."""
 
     name: str
     role: str
     url: str
     model: str
     child: Child
-    block_size: int | None = None
+    block_size: int = 0
 
     @property
     def pid(self) -> int:
