@@ -24,21 +24,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("not measured: this needs two cores, one for the proxy and one for the rest")
         return 2
     plan = replace(QUICK if args.quick else FULL, endpoints=args.endpoints, streams=args.streams)
-    proxies, failures = _installed(args.proxies, args.peers)
+    proxies, absent = _installed(args.proxies, args.peers)
+    broken: dict[str, str] = {}
     versions = {proxy.name: proxy.version for proxy in proxies}
     os.sched_setaffinity(0, {usable[1]})  # this process, the client, and the engine that it starts
     try:
-        samples = _runs(proxies, plan, args.runs or (1 if args.quick else 5), usable[0], failures)
+        samples = _runs(proxies, plan, args.runs or (1 if args.quick else 5), usable[0], broken)
     finally:
         os.sched_setaffinity(0, usable)
 
     judged = report.verdicts(samples)
-    status = report.exit_status(judged, failures)
-    absent = [f"NOT MEASURED  {name}: {reason}" for name, reason in failures.items()]
-    parts = [_conditions(plan, args), report.table(samples, versions), report.ratios(samples), "\n".join(absent)]
+    status = report.exit_status(judged, broken)
+    unmeasured = absent | broken
+    why = "\n".join(f"NOT MEASURED  {name}: {reason}" for name, reason in unmeasured.items())
+    table = report.table(samples, versions)
+    parts = [_conditions(plan, args), table, report.disturbed(samples), report.ratios(samples), why]
     print("\n\n".join(part for part in [*parts, report.verdict_lines(judged)] if part))
     if args.json:
-        args.json.write_text(json.dumps(_document(plan, samples, versions, failures, judged, status), indent=1) + "\n")
+        args.json.write_text(
+            json.dumps(_document(plan, samples, versions, unmeasured, judged, status), indent=1) + "\n"
+        )
     return status
 
 
@@ -56,29 +61,29 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _installed(names: Sequence[str], peers: Path) -> tuple[list[Proxy], dict[str, str]]:
     """Return the proxies that can be measured, and for the others the reason why not."""
-    proxies, failures = [], {}
+    proxies, absent = [], {}
     for name in names:
         try:
             proxies.append(find(name, peers))
         except NotInstalled as reason:
-            failures[name] = str(reason)
-    return proxies, failures
+            absent[name] = str(reason)
+    return proxies, absent
 
 
 def _runs(
-    proxies: Sequence[Proxy], plan: Plan, runs: int, core: int, failures: dict[str, str]
+    proxies: Sequence[Proxy], plan: Plan, runs: int, core: int, broken: dict[str, str]
 ) -> dict[str, list[Sample]]:
     """Measure every proxy once per run, each run beginning with another one; what breaks is out from then on."""
     samples: dict[str, list[Sample]] = {proxy.name: [] for proxy in proxies}
     for run in range(runs):
         first = run % max(1, len(proxies))
         for proxy in [*proxies[first:], *proxies[:first]]:
-            if proxy.name in failures:
+            if proxy.name in broken:
                 continue
             try:
                 sample = measure(proxy, plan, core)
             except Broken as reason:
-                failures[proxy.name] = f"broke in run {run + 1}: {reason}"
+                broken[proxy.name] = f"broke in run {run + 1}: {reason}"
                 samples[proxy.name] = []
                 print(f"run {run + 1}/{runs} {proxy.name}: broke", flush=True)
                 continue
@@ -100,7 +105,7 @@ def _document(
     plan: Plan,
     samples: dict[str, list[Sample]],
     versions: dict[str, str],
-    failures: dict[str, str],
+    unmeasured: dict[str, str],
     judged: Sequence[report.Verdict],
     status: int,
 ) -> dict[str, object]:
@@ -110,7 +115,7 @@ def _document(
         "machine": platform.platform(),
         "versions": versions,
         "samples": {name: [asdict(sample) for sample in runs] for name, runs in samples.items()},
-        "not_measured": failures,
+        "not_measured": unmeasured,
         "required": [{**asdict(verdict.required), "ratio": verdict.ratio, "held": verdict.held} for verdict in judged],
         "exit_status": status,
     }

@@ -1,7 +1,8 @@
 """One proxy in one run: a new engine and a new proxy, warm-up, a quiet window, three measured phases, the end of both.
 
-Rule: a phase counts only if every answer was right, the engine saw exactly as many requests as were sent, and every
-endpoint had its part; else `Broken` is raised. The proxy has one core to itself, engine and client share another.
+Rule: a phase counts only if every answer was right and the engine saw exactly as many requests as were sent, whole; a
+run counts only if every endpoint had its part. Else `Broken` is raised. The proxy has one core to itself, engine and
+client share another.
 """
 
 import asyncio
@@ -60,7 +61,7 @@ class Plan:
 
 FULL = Plan()
 QUICK = Plan(
-    warmup_requests=200,
+    warmup_requests=500,
     idle_s=1.0,
     plain_requests=2000,
     plain_limit_s=1.0,
@@ -81,6 +82,7 @@ class Sample:
     idle_ms_per_s: float
     rss_mb: float
     delivered: float  # share of the chunks due in the window that reached the client
+    foreign: float  # share of the proxy's core that others used during the phases: over some per cent, measure again
     frames_per_chunk: float  # body pieces per chunk at the client; under 1: chunks were put together on the way
 
 
@@ -140,13 +142,16 @@ class _Measurement:
     def sample(self) -> Sample:
         plan = self.plan
         self.warm_up()
-        cpu_before, begun_s = self.group.cpu_s(), time.monotonic()
-        time.sleep(plan.idle_s)
-        idle_rate = (self.group.cpu_s() - cpu_before) / (time.monotonic() - begun_s)
-        plain = self.plain(1, plan.plain_requests, plan.plain_limit_s)
-        streams = self.streams(2)
-        self.long(3, plan.families)  # every first half is seen once before the measured ones
-        long = self.long(4, plan.long_requests)
+        idle_rate = self.idle_rate()
+        seen_before, foreign_before_s, begun_s = self.counts(), self.group.foreign_s(), time.monotonic()
+        plain = self.plain(1, plan.plain_requests)
+        self.long(2, plan.families)  # every first half is seen once before the measured ones
+        long = self.long(3, plan.long_requests)
+        streams = self.streams(4)
+        foreign_s, elapsed_s = self.group.foreign_s() - foreign_before_s, time.monotonic() - begun_s
+        seen = [now - past for (now, _), (past, _) in zip(self.counts(), seen_before, strict=True)]
+        if not all(seen):
+            raise Broken(f"requests per endpoint were {seen}: not every endpoint had its part")
 
         def net_us(cost: Cost) -> float:
             return (cost.cpu_s - idle_rate * cost.elapsed_s) / cost.units * 1e6
@@ -158,6 +163,7 @@ class _Measurement:
             idle_ms_per_s=idle_rate * 1e3,
             rss_mb=self.group.rss_mb(),
             delivered=streams.units / streams.due,
+            foreign=foreign_s / elapsed_s,
             frames_per_chunk=streams.frames / streams.units,
         )
 
@@ -165,41 +171,40 @@ class _Measurement:
         """Send plain requests until every endpoint has had some: a proxy may still be learning of its endpoints."""
         for attempt in range(_SPREAD_TRIES):
             before = self.counts()
-            self.closed(attempt + 10, self.plan.warmup_requests, 10.0, self.plan.plain_prompt_bytes)
+            self.plain(attempt + 10, self.plan.warmup_requests)
             if all(after > past for (after, _), (past, _) in zip(self.counts(), before, strict=True)):
                 return
             time.sleep(0.5)
         raise Broken("warm-up requests never reached every endpoint")
 
-    def plain(self, phase: int, count: int, limit_s: float) -> Cost:
-        before = self.counts()
-        cost = self.closed(phase, count, limit_s, self.plan.plain_prompt_bytes)
-        self.check_spread(before, cost.units, self.plan.plain_prompt_bytes)
-        return cost
+    def idle_rate(self) -> float:
+        """Return the CPU seconds per second that the proxy uses while nobody asks anything."""
+        cpu_before, begun_s = self.group.cpu_s(), time.monotonic()
+        time.sleep(self.plan.idle_s)
+        return (self.group.cpu_s() - cpu_before) / (time.monotonic() - begun_s)
+
+    def plain(self, phase: int, count: int) -> Cost:
+        plan = self.plan
+        requests = self.requests(phase, count, plan.plain_prompt_bytes)
+        return self.closed_loop(requests, plan.plain_prompt_bytes, plan.plain_connections, plan.plain_limit_s)
 
     def long(self, phase: int, count: int) -> Cost:
-        before = self.counts()
-        cost = self.closed(phase, count, self.plan.long_limit_s, self.plan.long_prompt_bytes)
-        self.check_spread(before, cost.units, self.plan.long_prompt_bytes)
-        return cost
-
-    def closed(self, phase: int, count: int, limit_s: float, prompt_bytes: int) -> Cost:
         plan = self.plan
-        is_long = prompt_bytes == plan.long_prompt_bytes
-        return self.runner.run(
+        requests = self.requests(phase, count, plan.long_prompt_bytes)
+        return self.closed_loop(requests, plan.long_prompt_bytes, plan.long_connections, plan.long_limit_s)
+
+    def closed_loop(self, requests: list[bytes], prompt_bytes: int, connections: int, limit_s: float) -> Cost:
+        before = self.counts()
+        cost = self.runner.run(
             closed_loop(
-                self.port,
-                self.requests(phase, count, prompt_bytes),
-                PLAIN_ANSWER,
-                connections=plan.long_connections if is_long else plan.plain_connections,
-                limit_s=limit_s,
-                cpu=self.group.cpu_s,
+                self.port, requests, PLAIN_ANSWER, connections=connections, limit_s=limit_s, cpu=self.group.cpu_s
             )
         )
+        self.check_arrival(before, cost.units, prompt_bytes)
+        return cost
 
     def streams(self, phase: int) -> StreamCost:
-        plan = self.plan
-        before = self.counts()
+        plan, before = self.plan, self.counts()
         cost = self.runner.run(
             paced_streams(
                 self.port,
@@ -210,7 +215,7 @@ class _Measurement:
                 cpu=self.group.cpu_s,
             )
         )
-        self.check_spread(before, plan.streams, plan.plain_prompt_bytes)
+        self.check_arrival(before, plan.streams, plan.plain_prompt_bytes)
         return cost
 
     def requests(self, phase: int, count: int, prompt_bytes: int, *, stream: bool = False) -> list[bytes]:
@@ -227,14 +232,12 @@ class _Measurement:
         finally:
             connection.close()
 
-    def check_spread(self, before: list[tuple[int, int]], sent: int, prompt_bytes: int) -> None:
-        """Raise `Broken` unless the engine saw what was sent, whole, on all endpoints."""
+    def check_arrival(self, before: list[tuple[int, int]], sent: int, prompt_bytes: int) -> None:
+        """Raise `Broken` unless the engine saw exactly the requests that were sent, with all of their prompts."""
         after = self.counts()
-        seen = [now - past for (now, _), (past, _) in zip(after, before, strict=True)]
+        requests = sum(now - past for (now, _), (past, _) in zip(after, before, strict=True))
         body_bytes = sum(now - past for (_, now), (_, past) in zip(after, before, strict=True))
-        if sum(seen) != sent:
-            raise Broken(f"{sent} requests were sent and the engine saw {sum(seen)}")
+        if requests != sent:
+            raise Broken(f"{sent} requests were sent and the engine saw {requests}")
         if body_bytes < sent * prompt_bytes:
             raise Broken(f"the engine saw {body_bytes} bytes of {sent} prompts of {prompt_bytes} bytes")
-        if not all(seen):
-            raise Broken(f"requests per endpoint were {seen}: not every endpoint had its part")

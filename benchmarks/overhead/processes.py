@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _CPUCLOCK_SCHED = 2  # Linux: the clock id of another process's CPU time is (~pid << 3) | CPUCLOCK_SCHED
@@ -27,7 +28,9 @@ class PinnedGroup:
                 )
         finally:
             os.sched_setaffinity(0, before)
+        self.pid = self._process.pid
         self.log = log
+        self._core = core
 
     @property
     def running(self) -> bool:
@@ -40,25 +43,40 @@ class PinnedGroup:
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of the whole group since its start."""
-        return sum(time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED) for pid in group_members(self._process.pid))
+        return sum(time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED) for pid in group_members(self.pid))
+
+    def foreign_s(self) -> float:
+        """Return the CPU seconds that others have used on the group's core; differences tell, in steps of 0.01 s."""
+        return core_busy_s(self._core) - self.cpu_s()
 
     def rss_mb(self) -> float:
         """Return the resident memory of the whole group in MB (10^6 bytes)."""
-        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in group_members(self._process.pid))
+        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in group_members(self.pid))
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     def end(self) -> None:
-        """End the group: politely, then, after a moment, by force."""
+        """End the group, children included: politely, then by force. Returns when all of it is gone."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(self._process.pid, sign)
-            except ProcessLookupError:
-                break
-            try:
-                self._process.wait(_END_WAIT_S)
-            except subprocess.TimeoutExpired:
-                continue
-        self._process.wait(_END_WAIT_S)
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, sign)
+            until_s = time.monotonic() + _END_WAIT_S
+            while self.running or group_members(self.pid):
+                if time.monotonic() > until_s:
+                    break
+                time.sleep(0.02)
+            else:
+                return
+        raise RuntimeError(f"process group {self.pid} is still there")
+
+
+def core_busy_s(core: int) -> float:
+    """Return the seconds that `core` has not been idle since boot, time stolen by the machine's host included."""
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *ticks = line.split()
+        if name == f"cpu{core}":
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
+            return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    raise ValueError(f"/proc/stat knows no core {core}")
 
 
 def group_members(group: int) -> list[int]:

@@ -1,7 +1,8 @@
 """The proxies that can be measured: how each is found and with which command it starts.
 
-A name is `product` or `product:policy`. Peers run with their own defaults: the only options given are the addresses,
-the policy, and a free port for their metrics, because both peers claim the same one.
+A name is `product` or `product:policy`. Peers run with their own defaults. The only options given are the addresses,
+the policy, a free port for their metrics (both claim the same one), and warnings as the log level: smg by default
+writes two lines per request, and that is not what is compared.
 """
 
 import importlib.util
@@ -43,11 +44,12 @@ class _Peer:
     package: str
     version: str
     launch: tuple[str, ...]
+    log_level: str  # what it calls the level of warnings
 
 
 _PEERS = {
-    "vllm-router": _Peer("vllm-router", "0.1.17", ("vllm-router",)),
-    "smg": _Peer("sglang-router", "0.3.2", ("smg", "launch")),
+    "vllm-router": _Peer("vllm-router", "0.1.17", ("vllm-router",), "warning"),
+    "smg": _Peer("sglang-router", "0.3.2", ("smg", "launch"), "warn"),
 }
 
 
@@ -67,7 +69,7 @@ def find(name: str, peers: Path) -> Proxy:
     if name == "twohop":
         if importlib.util.find_spec("gateway.commands.serve") is None:
             raise NotInstalled("this tree has no `twohop serve`")
-        return Proxy(name, "this tree", _twohop)
+        return Proxy(name, "this tree", twohop_command)
     if name == "naive":
         return Proxy(name, "this tree", _naive)
     if product in _PEERS and policy:
@@ -77,7 +79,8 @@ def find(name: str, peers: Path) -> Proxy:
     )
 
 
-def _twohop(place: Place) -> list[str]:
+def twohop_command(place: Place) -> list[str]:
+    """Return the command for the gateway of this tree, its defaults kept and its admin API off."""
     config = place.folder / "twohop.yaml"
     config.write_text(
         json.dumps(  # JSON is YAML
@@ -111,6 +114,7 @@ def _peer(name: str, peer: _Peer, policy: str, peers: Path) -> Proxy:
             *("--host", "127.0.0.1", "--port", str(place.port)),
             *("--worker-urls", *place.endpoints),
             *("--policy", policy),
+            *("--log-level", peer.log_level),
             *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())),
         ]
 

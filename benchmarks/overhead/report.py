@@ -9,6 +9,8 @@ from benchmarks.overhead.measure import Sample
 OURS = "twohop"
 UNITS = {"plain_us": "plain request", "chunk_us": "streamed chunk", "long_us": "400 KB request"}
 
+DISTURBED_FROM = 0.05  # share of the core; beside it, a quiet machine shows 1 to 2 % of clock ticks and interrupts
+
 Samples = Mapping[str, Sequence[Sample]]  # by the proxy's name, one per run
 
 
@@ -58,9 +60,9 @@ def verdicts(samples: Samples) -> list[Verdict]:
     return [Verdict(required, ratio(samples, required.unit, required.peer)) for required in REQUIRED]
 
 
-def exit_status(judged: Sequence[Verdict], failures: Mapping[str, str]) -> int:
+def exit_status(judged: Sequence[Verdict], broken: Mapping[str, str]) -> int:
     """Return 1 where a line fails or the gateway itself broke, else 2 where a line was not measured, else 0."""
-    if OURS in failures or any(verdict.ratio is not None and not verdict.held for verdict in judged):
+    if OURS in broken or any(verdict.ratio is not None and not verdict.held for verdict in judged):
         return 1
     return 0 if all(verdict.held for verdict in judged) else 2
 
@@ -68,7 +70,9 @@ def exit_status(judged: Sequence[Verdict], failures: Mapping[str, str]) -> int:
 def table(samples: Samples, versions: Mapping[str, str]) -> str:
     """Return medians with their spread, one proxy a line."""
     head = f"{'proxy':<26}{'version':<11}" + "".join(f"{'µs / ' + unit:>26}" for unit in UNITS.values())
-    lines = [head + f"{'idle ms/s':>11}{'RSS MB':>9}  {'chunks in time':>14}  {'pieces/chunk':>12}"]
+    lines = [
+        head + f"{'idle ms/s':>11}{'RSS MB':>9}  {'chunks in time':>14}  {'pieces/chunk':>12}  {'others on core':>14}"
+    ]
     for name, runs in samples.items():
         if not runs:
             continue
@@ -77,12 +81,23 @@ def table(samples: Samples, versions: Mapping[str, str]) -> str:
             f"{name:<26}{versions.get(name, ''):<11}{cells}"
             f"{middle(runs, 'idle_ms_per_s'):>11.1f}{middle(runs, 'rss_mb'):>9.0f}"
             f"  {middle(runs, 'delivered'):>14.1%}  {middle(runs, 'frames_per_chunk'):>12.2f}"
+            f"  {max(run.foreign for run in runs):>14.1%}"
         )
     return "\n".join(lines)
 
 
 def _spread(values: Sequence[float]) -> str:
     return f"{median(values):.1f} ({min(values):.1f}-{max(values):.1f})"
+
+
+def disturbed(samples: Samples) -> str:
+    """Return a warning where others used the proxy's core while it was measured, else nothing."""
+    worst = max((run.foreign for runs in samples.values() for run in runs), default=0.0)
+    if worst <= DISTURBED_FROM:
+        return ""
+    return (
+        f"DISTURBED: others used up to {worst:.0%} of the proxy's core, which makes every figure dearer; measure again."
+    )
 
 
 def ratios(samples: Samples) -> str:
