@@ -10,8 +10,8 @@ from typing import TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
 LINE_CHARACTERS = 4000
-# They log every request they make; ours go out by the thousand.
-CHATTY = ("httpx", "httpcore")
+# They log every request, or repeat what our own lines say of start and end.
+CHATTY = ("httpx", "httpcore", "uvicorn.error")
 
 
 class OneLine(logging.Formatter):

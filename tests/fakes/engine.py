@@ -84,11 +84,19 @@ class FakeEngine:
     calls: list[Call] = field(default_factory=list)
     connections: set[asyncio.StreamWriter] = field(default_factory=set)
     port: int = 0
+    server: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
         """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
+
+    def stop_listening(self) -> None:
+        """Refuse connections from now on, and close those that are open."""
+        assert self.server is not None
+        self.server.close()
+        for writer in list(self.connections):
+            writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""
@@ -143,10 +151,9 @@ async def fake_engine(handler: Handler = ok, **options: object) -> AsyncIterator
     engine = FakeEngine(handler, **options)
     server = await asyncio.start_server(engine.serve, "127.0.0.1", 0, limit=1 << 26)
     engine.port = server.sockets[0].getsockname()[1]
+    engine.server = server
     try:
         yield engine
     finally:
-        server.close()
-        for writer in list(engine.connections):
-            writer.transport.abort()
+        engine.stop_listening()
         await server.wait_closed()
