@@ -5,14 +5,15 @@ import logging
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 
 from gateway.clock import monotonic_s
 from gateway.config import EndpointConfig, HealthConfig, ScrapeConfig
 from gateway.discovery.static import StaticSource
 from gateway.pool.store import Pool
-from gateway.pool.watch import Watch
-from tests.fakes.engine_stub import HANG, EngineStub, models_body
+from gateway.pool.watch import MAX_ANSWER_BYTES, Watch, get
+from tests.fakes.engine_stub import BROKEN, HANG, EngineStub, models_body
 from tests.fakes.exposition import exposition
 
 SCRAPE = ScrapeConfig(interval_s=0.02, timeout_s=0.2)
@@ -189,6 +190,14 @@ async def test_a_bad_scrape_is_refused_and_a_good_one_recovers(answer, why, capl
         f"endpoint a tells no load: {why}",
         "endpoint a tells its load again",
     ]
+
+
+async def test_an_answer_that_is_no_http_or_has_no_end_is_told_in_words():
+    async with EngineStub() as stub, httpx.AsyncClient(base_url=stub.url, trust_env=False) as client:
+        stub.answers["/metrics"] = BROKEN
+        assert (await get(client, "/metrics", 5)).problem.startswith("GET /metrics failed: ")
+        stub.answers["/metrics"] = (200, bytes(MAX_ANSWER_BYTES + 1))
+        assert (await get(client, "/metrics", 5)).problem == "GET /metrics answered more than 16 MiB"
 
 
 async def test_many_scrapes_that_time_out_leave_no_connection_stuck():
