@@ -19,7 +19,10 @@ def models_body(*ids: str, root: str | None = None) -> bytes:
 
 
 class EngineStub:
-    """Answers GET by path from `answers` (status and body); `HANG` never answers, `BROKEN` talks nonsense. Counts what was asked."""
+    """Answers GET by path from `answers` (status and body), and counts what was asked.
+
+    The answer `HANG` never comes, `BROKEN` is nonsense.
+    """
 
     def __init__(self, port: int = 0, models: tuple[str, ...] = ("tiny",)) -> None:
         self.port = port

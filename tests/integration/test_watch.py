@@ -16,9 +16,9 @@ from gateway.pool.watch import MAX_ANSWER_BYTES, Watch, get
 from tests.fakes.engine_stub import BROKEN, HANG, EngineStub, models_body
 from tests.fakes.exposition import exposition
 
-SCRAPE = ScrapeConfig(interval_s=0.02, timeout_s=0.2)
-HEALTH = HealthConfig(interval_s=0.02, timeout_s=0.2)
-SLOW_HEALTH = HealthConfig(interval_s=600, timeout_s=0.2)
+SCRAPE = ScrapeConfig(interval_s=0.02, timeout_s=3)
+HEALTH = HealthConfig(interval_s=0.02, timeout_s=3)
+SLOW_HEALTH = HealthConfig(interval_s=600, timeout_s=3)
 
 
 class Watched:
@@ -109,7 +109,8 @@ async def test_readiness_follows_an_engines_start_at_once_however_long_the_inter
 async def test_an_engine_that_cannot_serve_yet_is_not_ready_and_says_why(path, answer, why):
     async with EngineStub() as stub:
         good, stub.answers[path] = stub.answers[path], answer
-        async with watching(stub) as watched:
+        health = HealthConfig(interval_s=0.02, timeout_s=0.2 if answer == HANG else 3)
+        async with watching(stub, health=health) as watched:
             await stub.asked_more(path)
             assert (watched["a"].ready, watched["a"].why_not_ready) == (False, why)
             assert stub.asked["/metrics"] == 0
@@ -176,7 +177,8 @@ async def test_a_hanging_metrics_page_delays_nobody_and_turns_stale():
 )
 async def test_a_bad_scrape_is_refused_and_a_good_one_recovers(answer, why, caplog):
     caplog.set_level(logging.INFO, logger="gateway")
-    async with EngineStub() as stub, watching(stub) as watched:
+    scrape = ScrapeConfig(interval_s=0.02, timeout_s=0.2 if answer == HANG else 3)
+    async with EngineStub() as stub, watching(stub, scrape=scrape) as watched:
         await watched.ready()
         await stub.asked_more("/metrics")
         stub.answers["/metrics"] = answer
