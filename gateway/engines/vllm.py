@@ -33,6 +33,7 @@ FAMILIES: dict[str, Family] = {
     "process_start_time_seconds": Family("process_started_s", "max"),
 }
 
+NAMESPACE = "vllm:"
 CACHE_CONFIG = "vllm:cache_config_info"
 BLOCK_SIZE_LABEL = "block_size"
 NUM_BLOCKS_LABEL = "num_gpu_blocks"

@@ -179,11 +179,11 @@ class Endpoint:
         self.scrape_error = reason
 
     def tell_models(self, models: Sequence[Model]) -> None:
-        """Take in the engine's model list (not empty); other base models than before are an identity change."""
+        """Take in the engine's model list (not empty); other models of its own than before are an identity change."""
         told = tuple(models)
         if told == self.models:
             return
-        before, after = _base_models(self.models), _base_models(told)
+        before, after = _own_models(self.models), _own_models(told)
         self.models, self.model_ids, self._view = told, frozenset(model.id for model in told), None
         self.on_models(self)
         if before and before != after:
@@ -251,6 +251,6 @@ class Endpoint:
         }
 
 
-def _base_models(models: Sequence[Model]) -> frozenset[tuple[str, str]]:
+def _own_models(models: Sequence[Model]) -> frozenset[tuple[str, str]]:
     """Return id and root of the models that are no adapters: adapters come and go while the process stays."""
     return frozenset((model.id, str(model.entry.get("root"))) for model in models if not model.entry.get("parent"))

@@ -9,6 +9,7 @@ from typing import Self
 from tests.fakes.exposition import exposition
 
 HANG = (0, b"")
+BROKEN = (-1, b"no HTTP\r\n\r\n")
 
 
 def models_body(*ids: str, root: str | None = None) -> bytes:
@@ -18,7 +19,10 @@ def models_body(*ids: str, root: str | None = None) -> bytes:
 
 
 class EngineStub:
-    """Answers GET by path from `answers` (status and body); `HANG` never answers. Counts what was asked."""
+    """Answers GET by path from `answers` (status and body), and counts what was asked.
+
+    The answer `HANG` never comes, `BROKEN` is nonsense.
+    """
 
     def __init__(self, port: int = 0, models: tuple[str, ...] = ("tiny",)) -> None:
         self.port = port
@@ -77,6 +81,9 @@ class EngineStub:
                 status, body = self.answers.get(path, (404, b""))
                 if (status, body) == HANG:
                     await reader.read()
+                    return
+                if (status, body) == BROKEN:
+                    writer.write(body)
                     return
                 writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body))
                 await writer.drain()

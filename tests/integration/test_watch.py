@@ -5,19 +5,20 @@ import logging
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 
 from gateway.clock import monotonic_s
 from gateway.config import EndpointConfig, HealthConfig, ScrapeConfig
 from gateway.discovery.static import StaticSource
 from gateway.pool.store import Pool
-from gateway.pool.watch import Watch
-from tests.fakes.engine_stub import HANG, EngineStub, models_body
+from gateway.pool.watch import MAX_ANSWER_BYTES, Watch, get
+from tests.fakes.engine_stub import BROKEN, HANG, EngineStub, models_body
 from tests.fakes.exposition import exposition
 
-SCRAPE = ScrapeConfig(interval_s=0.02, timeout_s=0.2)
-HEALTH = HealthConfig(interval_s=0.02, timeout_s=0.2)
-SLOW_HEALTH = HealthConfig(interval_s=600, timeout_s=0.2)
+SCRAPE = ScrapeConfig(interval_s=0.02, timeout_s=3)
+HEALTH = HealthConfig(interval_s=0.02, timeout_s=3)
+SLOW_HEALTH = HealthConfig(interval_s=600, timeout_s=3)
 
 
 class Watched:
@@ -108,7 +109,8 @@ async def test_readiness_follows_an_engines_start_at_once_however_long_the_inter
 async def test_an_engine_that_cannot_serve_yet_is_not_ready_and_says_why(path, answer, why):
     async with EngineStub() as stub:
         good, stub.answers[path] = stub.answers[path], answer
-        async with watching(stub) as watched:
+        health = HealthConfig(interval_s=0.02, timeout_s=0.2 if answer == HANG else 3)
+        async with watching(stub, health=health) as watched:
             await stub.asked_more(path)
             assert (watched["a"].ready, watched["a"].why_not_ready) == (False, why)
             assert stub.asked["/metrics"] == 0
@@ -175,7 +177,8 @@ async def test_a_hanging_metrics_page_delays_nobody_and_turns_stale():
 )
 async def test_a_bad_scrape_is_refused_and_a_good_one_recovers(answer, why, caplog):
     caplog.set_level(logging.INFO, logger="gateway")
-    async with EngineStub() as stub, watching(stub) as watched:
+    scrape = ScrapeConfig(interval_s=0.02, timeout_s=0.2 if answer == HANG else 3)
+    async with EngineStub() as stub, watching(stub, scrape=scrape) as watched:
         await watched.ready()
         await stub.asked_more("/metrics")
         stub.answers["/metrics"] = answer
@@ -189,6 +192,14 @@ async def test_a_bad_scrape_is_refused_and_a_good_one_recovers(answer, why, capl
         f"endpoint a tells no load: {why}",
         "endpoint a tells its load again",
     ]
+
+
+async def test_an_answer_that_is_no_http_or_has_no_end_is_told_in_words():
+    async with EngineStub() as stub, httpx.AsyncClient(base_url=stub.url, trust_env=False) as client:
+        stub.answers["/metrics"] = BROKEN
+        assert (await get(client, "/metrics", 5)).problem.startswith("GET /metrics failed: ")
+        stub.answers["/metrics"] = (200, bytes(MAX_ANSWER_BYTES + 1))
+        assert (await get(client, "/metrics", 5)).problem == "GET /metrics answered more than 16 MiB"
 
 
 async def test_many_scrapes_that_time_out_leave_no_connection_stuck():

@@ -193,6 +193,11 @@ def test_an_unknown_part_of_an_endpoint_flag_is_refused(flag):
     ]
 
 
+def test_a_scorers_variable_over_a_section_that_is_none_is_refused(write):
+    told = complaints(write("routing: fast"), {"TWOHOP_ROUTING__SCORERS__PREFIX_CACHE": "9"})
+    assert "1: routing: must be a mapping of keys to values, not 'fast'" in told
+
+
 def test_a_variable_below_a_list_is_refused(write):
     path = write('discovery: {static: {endpoints: [{url: "http://h:1"}]}}')
     (told,) = complaints(path, {"TWOHOP_DISCOVERY__STATIC__ENDPOINTS__0__URL": "x"}, Flags())

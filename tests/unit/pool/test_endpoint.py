@@ -108,7 +108,7 @@ def test_figures_that_an_engine_does_not_tell_count_as_none():
         ([model("m", root="elsewhere")], 1),
     ],
 )
-def test_other_base_models_are_another_engine_and_adapters_are_not(told, changes):
+def test_other_models_are_another_engine_and_other_adapters_are_not(told, changes):
     endpoint, seen = ready_endpoint(), no_endpoints()
     endpoint.on_identity_change = seen.append
     endpoint.accept_scrape(endpoint.begin_scrape(1.0), Load(waiting=9))
