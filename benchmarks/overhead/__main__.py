@@ -1,8 +1,10 @@
 """Run the overhead benchmark as `python -m benchmarks.overhead`."""
 
+import signal
 import sys
 
 from benchmarks.overhead.cli import main
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that what was started is ended
     sys.exit(main())

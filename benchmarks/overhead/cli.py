@@ -24,7 +24,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("not measured: this needs two cores, one for the proxy and one for the rest")
         return 2
     plan = replace(QUICK if args.quick else FULL, endpoints=args.endpoints, streams=args.streams)
-    proxies, absent = _installed(args.proxies, args.peers)
+    try:
+        proxies, absent = _installed(args.proxies, args.peers)
+    except ValueError as unknown:
+        print(f"not measured: {unknown}")
+        return 2
     broken: dict[str, str] = {}
     versions = {proxy.name: proxy.version for proxy in proxies}
     os.sched_setaffinity(0, {usable[1]})  # this process, the client, and the engine that it starts
