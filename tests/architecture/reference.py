@@ -3,9 +3,11 @@
 import argparse
 import importlib
 import sys
+from collections.abc import Callable
 
 from gateway.cli import COMMANDS
 from gateway.observability.metrics import SPECS
+from tests.architecture.configuration_page import configuration_page
 from tests.architecture.source import ROOT
 
 MADE = "<!-- Made by scripts/docs from the code; edit the code. -->\n"
@@ -30,7 +32,8 @@ def argument_row(action: argparse.Action) -> str:
     if action.option_strings and action.nargs != 0:
         value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
         names += f" `{value}`"
-    default = "" if action.default in (None, False, [], (), argparse.SUPPRESS) else f"`{action.default}`"
+    told = isinstance(action.default, str | float | int) and not isinstance(action.default, bool)
+    default = f"`{action.default}`" if told and action.default != argparse.SUPPRESS else ""
     meaning = (action.help or "") % {**vars(action), "prog": "twohop"} if action.help else ""
     return f"| {_cell(names)} | {_cell(default)} | {_cell(meaning)} |"
 
@@ -50,7 +53,11 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-PAGES = {"docs/reference/cli.md": cli_page, "docs/reference/metrics.md": metrics_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/reference/cli.md": cli_page,
+    "docs/reference/configuration.md": configuration_page,
+    "docs/reference/metrics.md": metrics_page,
+}
 
 
 def main() -> None:

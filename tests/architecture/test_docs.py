@@ -9,7 +9,7 @@ from tests.architecture.reference import PAGES
 from tests.architecture.source import ROOT
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-ADR_HEADINGS = ["Decision", "Forces", "Cost", "How we would notice it was wrong", "Test that holds it"]
+ADR_HEADINGS = ["decision", "forces", "cost", "how we would notice", "test"]
 
 
 def pages() -> list[Path]:
@@ -70,9 +70,13 @@ def test_every_file_a_page_names_in_code_exists():
     assert missing == set()
 
 
-def test_every_decision_record_has_the_five_headings():
+def test_every_decision_record_has_a_number_of_its_own_and_the_five_headings():
     records = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    numbers = [record.name[:5] for record in records]
+    assert all(re.fullmatch(r"\d{4}-", number) for number in numbers)
     assert records
-    for number, record in enumerate(records, start=1):
-        assert record.name.startswith(f"{number:04d}-")
-        assert headings(record.read_text(encoding="utf-8"))[1:] == ADR_HEADINGS, record.name
+    assert len(set(numbers)) == len(numbers)
+    for record in records:
+        told = [heading.lower() for heading in headings(record.read_text(encoding="utf-8"))[1:]]
+        assert len(told) == len(ADR_HEADINGS), record.name
+        assert all(word in heading for word, heading in zip(ADR_HEADINGS, told, strict=True)), record.name
