@@ -5,18 +5,17 @@ simulator and tests run the same code and a receipt can be replayed.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Role = Literal["both", "prefill", "decode"]
 Hop = Literal["single", "prefill", "decode"]
 
 NO_LABELS: Mapping[str, str] = {}
 NO_MATCH: Mapping[str, float] = {}
+NO_BLOCKS: Mapping[str, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointView:
+class EndpointView(NamedTuple):
     """One serving process as a decision sees it.
 
     `waiting` and `running` are requests as last scraped; `in_flight` counts this gateway's own leases now;
@@ -35,21 +34,25 @@ class EndpointView:
     sent_since_scrape: int = 0
     finished_since_scrape: int = 0
     stale: bool = False
-    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
+    labels: Mapping[str, str] = NO_LABELS
 
 
-@dataclass(frozen=True, slots=True)
-class RequestView:
-    """One request as a decision sees it; `matched` is the share (0 to 1) of the prompt each endpoint name holds."""
+class RequestView(NamedTuple):
+    """One request as a decision sees it.
+
+    `matched` is the share (0 to 1) of the prompt that each endpoint name holds, `common` the share that is a front
+    part of many prompts. `held_blocks` is how much each endpoint name is thought to have cached in all.
+    """
 
     model: str
     hop: Hop = "single"
     prompt_bytes: int = 0
-    matched: Mapping[str, float] = field(default_factory=lambda: NO_MATCH)
+    matched: Mapping[str, float] = NO_MATCH
+    common: float = 0.0
+    held_blocks: Mapping[str, int] = NO_BLOCKS
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """The pick and the table that explains it.
 
     `candidates[i]` scored `totals[i]`, the sum over `scorers[j]` of `weights[j] * terms[j][i]`.
@@ -62,4 +65,4 @@ class Decision:
     weights: tuple[float, ...] = ()
     terms: tuple[Sequence[float], ...] = ()
     totals: tuple[float, ...] = ()
-    rejected: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
+    rejected: Mapping[str, str] = NO_LABELS

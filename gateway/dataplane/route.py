@@ -4,6 +4,7 @@ On one event loop that makes choosing and reserving one step: no two requests de
 """
 
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from gateway.dataplane.records import Exchange, InferenceRequest, Plan, SingleHop, TwoHop
 from gateway.pool.endpoint import Lease
@@ -11,6 +12,14 @@ from gateway.pool.store import Pool
 from gateway.prefix.index import PrefixIndex, shares
 from scorers.model import EndpointView, Hop, RequestView
 from scorers.profile import Profile, decide
+
+
+class _Known(NamedTuple):
+    """What the prefix index tells of one prompt; see `RequestView`."""
+
+    matched: dict[str, float]
+    common: float
+    held_blocks: dict[str, int]
 
 
 class Router:
@@ -33,28 +42,39 @@ class Router:
     def plan(self, exchange: Exchange, request: InferenceRequest) -> Plan | None:
         """Return the route with its leases taken, or None where nobody can take the request now."""
         views = self._views()
-        matched = exchange.matched = shares(self._index.match(request.keys), request.prompt_bytes)
+        known = self._know(exchange, request)
         reason = request.one_hop_reason
         if reason is None:
             reason = "mode_never" if self._mode == "never" else "no_pair"
             if self._mode != "never":
-                pair = self._pair(exchange, request, views, matched)
+                pair = self._pair(exchange, request, views, known)
                 if pair is not None:
                     return pair
-        lease = self._pick(exchange, request, "single", views, matched)
+        lease = self._pick(exchange, request, "single", views, known)
         return None if lease is None else SingleHop(lease, reason)
 
     def another(self, exchange: Exchange, request: InferenceRequest, hop: Hop, tried: Collection[str]) -> Lease | None:
         """Return a lease on an endpoint that has not been tried, or None."""
         views = [view for view in self._views() if view.name not in tried]
-        return self._pick(exchange, request, hop, views, exchange.matched)
+        return self._pick(exchange, request, hop, views, self._know(exchange, request))
+
+    def _know(self, exchange: Exchange, request: InferenceRequest) -> _Known:
+        """Return what the prefix index tells of the prompt, and let it learn where the prompt is new."""
+        index, keys, size = self._index, request.keys, request.prompt_bytes
+        matched = index.match(keys)
+        exchange.matched = shares(matched, size)
+        longest = max(matched.values(), default=0)
+        common = index.common_bytes(keys, longest) if longest else 0
+        if not exchange.receipt.decisions:  # the first decision of this request: what follows is a retry
+            index.note(keys, longest)
+        return _Known(exchange.matched, common / size if size else 0.0, index.held_blocks())
 
     def _views(self) -> list[EndpointView]:
         limit = self._max_in_flight
         return [view for view in self._pool.views(self._clock()) if view.in_flight < limit]
 
     def _pair(
-        self, exchange: Exchange, request: InferenceRequest, views: Sequence[EndpointView], matched: dict[str, float]
+        self, exchange: Exchange, request: InferenceRequest, views: Sequence[EndpointView], known: _Known
     ) -> TwoHop | None:
         """Return a prefill and a decode endpoint; a `both` endpoint joins only opposite an explicit role."""
         has_prefill = any(view.role == "prefill" and view.ready for view in views)
@@ -62,12 +82,12 @@ class Router:
         if not has_prefill and not has_decode:
             return None
         opposite_decode = views if has_prefill else [view for view in views if view.role == "decode"]
-        decode = self._pick(exchange, request, "decode", opposite_decode, matched)
+        decode = self._pick(exchange, request, "decode", opposite_decode, known)
         if decode is None:
             return None
         if decode.endpoint.spec.role == "both":
             views = [view for view in views if view.role == "prefill"]
-        prefill = self._pick(exchange, request, "prefill", views, matched)
+        prefill = self._pick(exchange, request, "prefill", views, known)
         if prefill is None:
             self._give_up(exchange, decode)
             return None
@@ -79,9 +99,9 @@ class Router:
         request: InferenceRequest,
         hop: Hop,
         views: Sequence[EndpointView],
-        matched: dict[str, float],
+        known: _Known,
     ) -> Lease | None:
-        view = RequestView(model=request.model, hop=hop, prompt_bytes=request.prompt_bytes, matched=matched)
+        view = RequestView(request.model, hop, request.prompt_bytes, known.matched, known.common, known.held_blocks)
         decision = decide(self._profile, view, views, self._chance())
         exchange.receipt.decisions.append((hop, decision))
         endpoint = self._pool.get(decision.picked) if decision.picked is not None else None

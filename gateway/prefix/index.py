@@ -13,6 +13,9 @@ from gateway.prefix.blocks import BLOCK_ENDS
 _FORGET_SHARE = 16
 """A full endpoint forgets 1/16 of its capacity at once, since finding the oldest entry of a dict costs a scan."""
 
+COMMON_AFTER = 4
+"""A front part is common once this many prompts have gone on from it in ways not seen before."""
+
 
 class PrefixIndex:
     """Block keys per endpoint, each endpoint's least recently used ones forgotten first.
@@ -27,6 +30,8 @@ class PrefixIndex:
         self.capacity_blocks = capacity_blocks
         # A dict keeps the order of insertion, here the order of use: a used key is taken out and put in again.
         self._held: dict[str, dict[int, None]] = {}
+        # How many prompts left the known path behind this block: one entry at most for each prompt sent.
+        self._departures: dict[int, int] = {}
 
     def __len__(self) -> int:
         """Return the number of blocks remembered, counted once per endpoint that has them."""
@@ -48,6 +53,35 @@ class PrefixIndex:
             for endpoint, held in self._held.items()
             if first in held
         }
+
+    def held_blocks(self) -> dict[str, int]:
+        """Return how many blocks each endpoint has; endpoints without any are absent."""
+        return {endpoint: len(held) for endpoint, held in self._held.items()}
+
+    def common_bytes(self, keys: Sequence[int], matched_bytes: int) -> int:
+        """Return how many of the first `matched_bytes` of a prompt are a front part that many prompts share.
+
+        A system prompt is one: conversation after conversation goes on from it in its own way. A conversation's own
+        history is none: only its next turn goes on from it. O(blocks matched), reads only.
+        """
+        departures = self._departures
+        for position in range(bisect_left(BLOCK_ENDS, matched_bytes), -1, -1):
+            if position < len(keys) and departures.get(keys[position], 0) >= COMMON_AFTER:
+                return min(BLOCK_ENDS[position], matched_bytes)
+        return 0
+
+    def note(self, keys: Sequence[int], matched_bytes: int) -> None:
+        """Remember where a new prompt, of which `matched_bytes` were known anywhere, left the known path. O(1)."""
+        if not matched_bytes:
+            return
+        last = bisect_left(BLOCK_ENDS, matched_bytes)
+        if last + 1 >= len(keys):  # it brought no block of its own
+            return
+        departures = self._departures
+        departures[keys[last]] = departures.pop(keys[last], 0) + 1
+        if len(departures) > self.capacity_blocks:
+            for key in list(islice(departures, self.capacity_blocks // _FORGET_SHARE + 1)):
+                del departures[key]
 
     def insert(self, keys: Sequence[int], endpoint: str) -> None:
         """Remember that `endpoint` was sent the prompt with these keys, from block 0 on. O(blocks)."""

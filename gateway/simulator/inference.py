@@ -94,9 +94,7 @@ class Inference:
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(faults.number("slow-start") or 0)
 
-    async def _whole(
-        self, shape: Answer, choices: Mapping[Job, Choice], box: Mailbox, send: Send
-    ) -> None:
+    async def _whole(self, shape: Answer, choices: Mapping[Job, Choice], box: Mailbox, send: Send) -> None:
         while box.open:
             self._feed(await box.take(), choices, box)
         if any(choice.finish_reason == "error" for choice in choices.values()):
@@ -106,9 +104,7 @@ class Inference:
             body = body[: len(body) // 2]
         await reply(send, 200, body)
 
-    async def _stream(
-        self, shape: Answer, choices: Mapping[Job, Choice], box: Mailbox, send: Send
-    ) -> None:
+    async def _stream(self, shape: Answer, choices: Mapping[Job, Choice], box: Mailbox, send: Send) -> None:
         asked = shape.asked
         new = await box.take()
         await send({"type": "http.response.start", "status": 200, "headers": EVENTS})

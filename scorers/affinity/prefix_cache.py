@@ -1,18 +1,50 @@
 """The scorer `prefix_cache`: how much of the prompt an endpoint already holds in its KV cache."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scorers.model import EndpointView, RequestView
 
+_COLD = 0.05
+"""What the emptiest cache is worth to a prompt that nobody knows: less than one request's room in `queue_depth`."""
+
 
 @dataclass(frozen=True, slots=True)
 class PrefixCache:
-    """Scores the share of the prompt, 0 to 1, that is expected to be cached."""
+    """Scores the share of the prompt, 0 to 1, that is expected to be cached, with two rules for balance.
+
+    A front part that many prompts share (a system prompt) counts `common_weight` of itself, and nothing below
+    `common_from_bytes`: each endpoint computes it once and has it from then on, so it is no reason to crowd, and
+    a short one is no reason at all. With the default weights 3 and 2 for `queue_depth`, one long front part holds
+    requests together while an endpoint has no more than one of them more than another.
+
+    A prompt without any credit goes where the least is cached, as far as this scorer is asked: what is computed
+    there displaces least, and conversations spread evenly even if they come one at a time.
+    """
+
+    common_weight: float = 0.16
+    common_from_bytes: int = 2048
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.common_weight <= 1 or self.common_from_bytes < 0:
+            raise ValueError("common_weight must be 0 to 1 and common_from_bytes 0 or more")
 
     def score(self, request: RequestView, candidates: Sequence[EndpointView]) -> list[float]:
-        """Return `request.matched` per candidate, 0 where it names none."""
-        matched = request.matched
-        if not matched:
-            return [0.0] * len(candidates)
-        return [matched.get(endpoint.name, 0.0) for endpoint in candidates]
+        """Return the credit per candidate, 0 to 1."""
+        matched, common = request.matched, request.common
+        if matched:
+            weight = self.common_weight if common * request.prompt_bytes >= self.common_from_bytes else 0.0
+            credit = [_credit(matched.get(endpoint.name, 0.0), common, weight) for endpoint in candidates]
+            if any(credit):
+                return credit
+        return _emptiest(request.held_blocks, candidates)
+
+
+def _credit(share: float, common: float, weight: float) -> float:
+    return share - common + weight * common if share > common else weight * share
+
+
+def _emptiest(held_blocks: Mapping[str, int], candidates: Sequence[EndpointView]) -> list[float]:
+    held = [held_blocks.get(endpoint.name, 0) for endpoint in candidates]
+    most = max(held, default=0)
+    return [_COLD * (1.0 - one / most) for one in held] if most else [0.0] * len(candidates)

@@ -44,7 +44,7 @@ def main(names: list[str]) -> None:
 def state() -> dict[str, str]:
     """Return what an import must leave as it was, as texts to compare."""
     return {
-        "environment": repr(sorted(os.environ.items())),  # noqa: TID251 - what imports must not change
+        "environment": repr(sorted(os.environ.items())),
         "threads": repr([thread.name for thread in threading.enumerate()]),
         "signal handlers": repr(
             [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]

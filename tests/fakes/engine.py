@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 METRICS = (
     "# TYPE vllm:num_requests_running gauge\n"
@@ -28,7 +29,7 @@ class Call:
     writer: asyncio.StreamWriter
 
     @property
-    def json(self) -> dict:
+    def json(self) -> Any:
         """The body as JSON."""
         return json.loads(self.body)
 
@@ -43,14 +44,14 @@ class Call:
     def answer(self, status: int = 200, body: object = None, headers: str = "") -> None:
         """Write a whole JSON answer."""
         data = body if isinstance(body, bytes) else json.dumps(body if body is not None else {"ok": True}).encode()
-        head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n{headers}\r\n"
+        kind = "content-type: application/json\r\n"
+        head = f"HTTP/1.1 {status} X\r\n{kind}content-length: {len(data)}\r\n{headers}\r\n"
         self.writer.write(head.encode() + data)
 
     def start_stream(self, headers: str = "") -> None:
         """Write the head of an event stream."""
-        self.writer.write(
-            f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n{headers}\r\n".encode()
-        )
+        kind = "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+        self.writer.write(f"HTTP/1.1 200 OK\r\n{kind}{headers}\r\n".encode())
 
     def chunk(self, data: bytes) -> None:
         """Write one chunk."""
@@ -146,7 +147,7 @@ async def ok(call: Call) -> None:
 
 
 @asynccontextmanager
-async def fake_engine(handler: Handler = ok, **options: object) -> AsyncIterator[FakeEngine]:
+async def fake_engine(handler: Handler = ok, **options: Any) -> AsyncIterator[FakeEngine]:
     """Run a fake engine on a free port."""
     engine = FakeEngine(handler, **options)
     server = await asyncio.start_server(engine.serve, "127.0.0.1", 0, limit=1 << 26)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 LEASE_S = 1.0
 
 
-async def send(gateway: Running, body: dict) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def send(gateway: Running, body: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Send a request on a connection of its own."""
     reader, writer = await asyncio.open_connection(*gateway.address)
     data = json.dumps(body).encode()
@@ -109,6 +110,16 @@ async def figures(gateway: Running, url: str) -> dict[str, float]:
     return found
 
 
+async def until_nothing_is_held(gateway: Running, url: str) -> None:
+    """Wait until an engine runs no request and pins no block; fail soon after the lease."""
+    async with asyncio.timeout(LEASE_S + 4):
+        while True:
+            now = await figures(gateway, url)
+            if not now["vllm:num_requests_running"] + now["sim:kv_blocks_pinned"]:
+                return
+            await asyncio.sleep(0.05)
+
+
 async def test_at_any_moment_of_two_hops_nothing_stays():
     """Cut 60 clients at moments spread over the life of a two-hop stream; then count everything."""
     async with pools() as (engines, gateway):
@@ -137,7 +148,9 @@ async def test_at_any_moment_of_two_hops_nothing_stays():
         assert {len(receipt.attempts) for receipt in left} == {0, 1, 2}
         async with asyncio.timeout(LEASE_S + 4):
             for engine in engines.values():
-                while (now := await figures(gateway, engine.url))["vllm:num_requests_running"] or now["sim:kv_blocks_pinned"]:
+                while (now := await figures(gateway, engine.url))["vllm:num_requests_running"] or now[
+                    "sim:kv_blocks_pinned"
+                ]:
                     await asyncio.sleep(0.05)
         metrics = await gateway.metrics()
         assert all(f'twohop_in_flight{{endpoint="{name}"}} 0.0' in metrics for name in engines)

@@ -1,6 +1,7 @@
 """The official `openai` client, unchanged, through the gateway to simulated engines: one hop and two."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import openai
 import pytest
@@ -8,8 +9,8 @@ import pytest
 from tests.engines import sim_engine, sim_pair
 from tests.gateways import Running, run_gateway
 
-MESSAGES: list = [{"role": "user", "content": "Name three colours, please, and say why."}]
-TOOLS: list = [
+MESSAGES: Any = [{"role": "user", "content": "Name three colours, please, and say why."}]
+TOOLS: Any = [
     {
         "type": "function",
         "function": {

@@ -33,7 +33,11 @@ async def session(gateway: Running, number: int, gate: asyncio.Semaphore) -> Non
 
 async def counters(url: str) -> tuple[float, float, float]:
     """Return an engine's (queried tokens, hit tokens, requests)."""
-    found = {"vllm:prefix_cache_queries_total": 0.0, "vllm:prefix_cache_hits_total": 0.0, "vllm:request_success_total": 0.0}
+    found = {
+        "vllm:prefix_cache_queries_total": 0.0,
+        "vllm:prefix_cache_hits_total": 0.0,
+        "vllm:request_success_total": 0.0,
+    }
     async with httpx.AsyncClient() as client:
         for line in (await client.get(f"{url}/metrics")).text.splitlines():
             name = line.split("{")[0]
@@ -62,7 +66,7 @@ async def test_sessions_stay_where_their_history_is_and_the_load_is_even(concurr
     share = hit / bound
     loads = [column[0] - column[1] for column in figures]
     counts = [column[2] for column in figures]
-    print(f"{concurrency} at a time: {share:.1%} of {bound:.0f} tokens hit, computed {loads}, requests {counts}")  # noqa: T201 - the figure itself
+    print(f"{concurrency} at a time: {share:.1%} of {bound:.0f} tokens hit, computed {loads}, requests {counts}")
     assert share >= 0.85
     assert max(counts) <= 1.5 * requests / ENGINES
     assert max(loads) <= 1.5 * sum(loads) / ENGINES

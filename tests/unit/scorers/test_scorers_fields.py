@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -33,8 +32,8 @@ class Fleet:
     def send(self, now_s: float, matched: Mapping[str, float]) -> str:
         for name, ends in self.ends.items():
             open_ = sum(end > now_s for end in ends)
-            self.views[name] = replace(
-                self.views[name], in_flight=open_, sent_since_scrape=len(ends), finished_since_scrape=len(ends) - open_
+            self.views[name] = self.views[name]._replace(
+                in_flight=open_, sent_since_scrape=len(ends), finished_since_scrape=len(ends) - open_
             )
         self.sent += 1
         request = RequestView("m", matched=matched)

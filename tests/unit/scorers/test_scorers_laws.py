@@ -1,6 +1,5 @@
 """Laws of every scorer, filter and picker, and of the decision that they make together."""
 
-from dataclasses import replace
 from math import isfinite
 
 import pytest
@@ -137,7 +136,7 @@ def test_max_score_never_prefers_what_is_not_a_number(totals, chance):
 @law
 def test_load_scores_are_monotone_in_their_signal(name, signal, up, request, pool, endpoint, data):
     more = data.draw(st.floats(endpoint.kv_usage, 1) if signal == "kv_usage" else st.integers(1, 50).map(float))
-    heavier = replace(endpoint, **{signal: more if signal == "kv_usage" else getattr(endpoint, signal) + more})
+    heavier = endpoint._replace(**{signal: more if signal == "kv_usage" else getattr(endpoint, signal) + more})
     before = scorer(name).score(request, [*pool, endpoint])[-1]
     after = scorer(name).score(request, [*pool, heavier])[-1]
     assert after >= before if up else after <= before
@@ -146,7 +145,7 @@ def test_load_scores_are_monotone_in_their_signal(name, signal, up, request, poo
 @given(endpoint=endpoints(), more=st.integers(1, 50))
 @law
 def test_every_dispatch_of_ours_lowers_a_fresh_depth_score(endpoint, more):
-    sent = replace(endpoint, in_flight=endpoint.in_flight + more, sent_since_scrape=endpoint.sent_since_scrape + more)
+    sent = endpoint._replace(in_flight=endpoint.in_flight + more, sent_since_scrape=endpoint.sent_since_scrape + more)
     request = RequestView("m")
     assume(not endpoint.stale)
     assert scorer("queue_depth").score(request, [sent])[0] < scorer("queue_depth").score(request, [endpoint])[0]
