@@ -1,4 +1,4 @@
-"""One choice of an answer: the tokens of a job as text, cut at stop strings, held back while a stop string may begin."""
+"""One choice of an answer: a job's tokens as text, cut at stop strings, held back while a stop string may begin."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,19 @@ from gateway.simulator.tokens import EOS, token_bytes
 class Choice:
     """The text of one job. `text` is all that may be shown so far, `shown` how many characters of it were."""
 
-    __slots__ = ("asked", "_bytes", "_hold", "finish_reason", "index", "job", "new_tokens", "said", "shown", "stop", "text")
+    __slots__ = (
+        "_bytes",
+        "_hold",
+        "asked",
+        "finish_reason",
+        "index",
+        "job",
+        "new_tokens",
+        "said",
+        "shown",
+        "stop",
+        "text",
+    )
 
     def __init__(self, index: int, job: Job, asked: Asked) -> None:
         self.index = index

@@ -89,10 +89,13 @@ class Driver:
                 self._loop.call_later(HEARTBEAT_S, self._renew, job)
         self.wake()
 
-    def abort(self, job: Job) -> None:
-        """End `job` now if it lives; its blocks, and those another engine keeps for it, become free."""
+    def abort(self, job: Job, *, told: str = "abort") -> None:
+        """End `job` now if it lives; its blocks, and those another engine keeps for it, become free.
+
+        `told` is the reason that is counted: a stop string ends a job from here, too.
+        """
         if self.engine.abort(job.id) is not None:
-            self._ended(job)
+            self._ended(job, told)
             self.wake()
 
     async def run(self) -> None:
@@ -123,9 +126,9 @@ class Driver:
                 self._ended(job)
             box.put(job, token)
 
-    def _ended(self, job: Job) -> None:
+    def _ended(self, job: Job, told: str | None = None) -> None:
         del self._boxes[job.id]
-        self.metrics.end(job)
+        self.metrics.end(job, told or job.finish_reason or "abort")
         if job.id in self.engine.pins:
             self.side.lease(job.id)
         task = self._pulls.pop(job.id, None)

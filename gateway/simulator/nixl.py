@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.simulator.engine import Engine
+from gateway.simulator.engine import Engine, Pin
 from gateway.simulator.metrics import Metrics
 
 LINE_LIMIT = 4 << 20
@@ -160,18 +160,19 @@ class SideChannel:
             return "unknown operation"
         if message.get("engine_id") != self.engine_id:
             return f"this engine is {self.engine_id}, not {message.get('engine_id')}"
-        pin = self._engine.pins.get(message.get("request_id"))
+        pin = self._engine.pins.get(str(message.get("request_id")))
         if pin is None:
             if message["op"] in ("done", "free"):
                 self._metrics.late_notifications += 1
             return "no blocks are held for this request"
-        if message["op"] == "read":
-            if message.get("block_size") != self._engine.profile.block_size:
-                return "block sizes differ"
-            if not set(message.get("blocks") or ()) <= set(pin.blocks):
-                return "these blocks are not held for this request"
-            return self._refuse()
-        return None
+        return self._read_refusal(message, pin) if message["op"] == "read" else None
+
+    def _read_refusal(self, message: Mapping[str, Any], pin: Pin) -> str | None:
+        if message.get("block_size") != self._engine.profile.block_size:
+            return "block sizes differ"
+        if not set(message.get("blocks") or ()) <= set(pin.blocks):
+            return "these blocks are not held for this request"
+        return self._refuse()
 
     def _act(self, op: str, request_id: str) -> None:
         if op in ("done", "free"):

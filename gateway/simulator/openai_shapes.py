@@ -96,9 +96,9 @@ class Answer:
         opening = encode(self._chunk_head | {"choices": []})[:-2]
         body = b'"delta":{"content":"' if asked.chat else b'"text":"'
         self._fast = [b"data: " + opening + b'{"index":%d,' % i + body for i in range(asked.n * len(asked.prompts))]
-        tail = b'"},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
-        text_tail = b'","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}\n\n'
-        self._tail = tail if asked.chat else text_tail
+        between = b"}" if asked.chat else b""
+        more = b"" if asked.chat else b'"stop_reason":null,"prompt_token_ids":null,'
+        self._tail = b'"' + between + b',"logprobs":null,"finish_reason":null,' + more + b'"token_ids":null}]}\n\n'
         self._plain = asked.top_logprobs is None and not asked.return_token_ids and not asked.continuous_usage
         self._offsets: dict[int, int] = {}
 

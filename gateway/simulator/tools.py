@@ -77,7 +77,11 @@ def _check(tools: Any, choice: Any) -> None:
     if tools is not None and (not isinstance(tools, list) or not tools):
         raise malformed("tools: a list of at least one tool is required", "tools")
     for tool in tools or ():
-        if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping) or "name" not in tool["function"]:
+        if (
+            not isinstance(tool, Mapping)
+            or not isinstance(tool.get("function"), Mapping)
+            or "name" not in tool["function"]
+        ):
             raise malformed("tools: each needs a function with a name", "tools")
     if choice is None or choice == "none":
         return
@@ -89,7 +93,9 @@ def _check(tools: Any, choice: Any) -> None:
         if not isinstance(function, Mapping) or function.get("name") not in names:
             raise malformed("tool_choice names a function that tools does not hold", "tool_choice")
     elif choice not in ("auto", "required"):
-        raise malformed(f"tool_choice: none, auto, required or a named function is required, got {choice}", "tool_choice")
+        raise malformed(
+            f"tool_choice: none, auto, required or a named function is required, got {choice}", "tool_choice"
+        )
 
 
 def _json(value: Any) -> str:
