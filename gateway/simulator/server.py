@@ -25,6 +25,7 @@ from gateway.simulator.refusal import Refusal, malformed
 from gateway.simulator.tokens import decode
 
 VERSION = "0.32.0"
+STOP_GRACE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,8 @@ class SimServer:
         for connection in tuple(self._state.connections):
             if connection.transport is not None:
                 connection.transport.abort()
+        if self._state.tasks:  # each sees its client gone and ends by itself
+            await asyncio.wait(self._state.tasks, timeout=STOP_GRACE_S)
         tasks = (*self._tasks, *self._state.tasks)
         for task in tasks:
             task.cancel()
