@@ -11,7 +11,7 @@ from typing import Any, Literal
 from gateway.simulator.engine import Engine
 from gateway.simulator.job import Job, Status
 from gateway.simulator.metrics import Metrics
-from gateway.simulator.nixl import Remote, SideChannel, TransferError, notify, pull
+from gateway.simulator.nixl import Remote, SideChannel, TransferError, notify, pull, remote_of
 
 MAX_DEBT_S = 0.25
 HEARTBEAT_S = 5.0
@@ -97,6 +97,12 @@ class Driver:
         if self.engine.abort(job.id) is not None:
             self._ended(job, told)
             self.wake()
+
+    def reject(self, params: object) -> None:
+        """A request with these kv_transfer_params will not run: let the engine that holds its KV free it."""
+        remote = remote_of(params, self.engine.profile.block_size) if isinstance(params, Mapping) else None
+        if remote is not None:
+            self._spawn(self._notify(remote, "free"))
 
     async def run(self) -> None:
         """Step for ever."""

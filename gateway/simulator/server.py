@@ -26,6 +26,7 @@ from gateway.simulator.tokens import decode
 
 VERSION = "0.32.0"
 STOP_GRACE_S = 0.5
+Check = Callable[[asked.Body, tuple[str, ...], int], asked.Asked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +129,10 @@ class SimServer:
                 connection.transport.abort()
         if self._state.tasks:  # each sees its client gone and ends by itself
             await asyncio.wait(self._state.tasks, timeout=STOP_GRACE_S)
-        tasks = (*self._tasks, *self._state.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := (*self._tasks, *self._state.tasks):  # one that ends may start another
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         await self._driver.side.stop()
         await self._server.wait_closed()
 
@@ -170,14 +171,18 @@ class SimServer:
         return task
 
     async def _chat(self, exchange: Exchange) -> None:
-        body = await exchange.json()
-        await self._infer(asked.chat_request(body, *self._limits()), body, exchange)
+        await self._infer(asked.chat_request, exchange)
 
     async def _completion(self, exchange: Exchange) -> None:
-        body = await exchange.json()
-        await self._infer(asked.completion_request(body, *self._limits()), body, exchange)
+        await self._infer(asked.completion_request, exchange)
 
-    async def _infer(self, request: asked.Asked, body: asked.Body, exchange: Exchange) -> None:
+    async def _infer(self, check: Check, exchange: Exchange) -> None:
+        body = await exchange.json()
+        try:
+            request = check(body, self.options.models, self.engine.profile.max_model_len)
+        except Refusal:
+            self._driver.reject(body.get("kv_transfer_params"))
+            raise
         request_id = exchange.header(b"x-request-id") or body.get("request_id") or uuid.uuid4().hex
         work = self._spawn(self._inference.answer(request, str(request_id), exchange))
         gone = self._spawn(exchange.until_disconnect())
@@ -234,6 +239,3 @@ class SimServer:
         missing = self.faults.value("metrics-missing")
         text = self.metrics.text(self.engine, without=frozenset({missing} if missing else ()))
         await exchange.reply(200, text.encode(), TEXT)
-
-    def _limits(self) -> tuple[tuple[str, ...], int]:
-        return self.options.models, self.engine.profile.max_model_len

@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.simulator.asked import chat_request, completion_request
+from gateway.simulator.asked import chat_request, completion_request, tokenize_request
+from gateway.simulator.blocks import BlockPool
 from gateway.simulator.choice import Choice
+from gateway.simulator.engine import Engine
 from gateway.simulator.faults import FAULTS, Faults
 from gateway.simulator.job import Job
 from gateway.simulator.metrics import Histogram
 from gateway.simulator.nixl import remote_of
+from gateway.simulator.profiles import PROFILES
 from gateway.simulator.refusal import Refusal
 from gateway.simulator.template import chat_text
 from gateway.simulator.tokens import Sampler, encode
@@ -224,3 +227,34 @@ def test_bad_bodies_are_refused(body):
 def test_bad_completion_logprobs_are_refused(logprobs):
     with pytest.raises(Refusal):
         completion_request({"prompt": "x", "logprobs": logprobs}, ("m",), 1000)
+
+
+def test_logprobs_need_their_flag_and_tokens_their_shape():
+    with pytest.raises(Refusal):
+        chat_request({"messages": HELLO, "top_logprobs": 1}, ("m",), 1000)
+    with pytest.raises(Refusal):
+        tokenize_request({"prompt": 3}, ("m",))
+    assert tokenize_request({"prompt": "a b"}, ("m",)) == encode("a b")
+
+
+def test_text_that_is_no_ascii_comes_whole_however_it_is_cut():
+    choice = choice_of([])
+    for token in encode("naïve → 日本"):
+        choice.feed([token])
+    assert choice.text == "naïve → 日本"
+
+
+def test_a_pool_whose_books_are_wrong_is_noticed():
+    pool = BlockPool(4)
+    pool.check()
+    pool.drop([2])
+    with pytest.raises(AssertionError, match=r"\[2\]"):
+        pool.check()
+
+
+def test_a_job_that_is_aborted_before_its_load_begins_is_not_loaded():
+    engine = Engine(PROFILES["fast"])
+    engine.add(Job("j", [1, 2, 3], 5, Sampler("m", [1], None, 9), remote_tokens=3), 0.0)
+    assert engine.begin_step(0.0) is None
+    engine.abort("j")
+    assert engine.take_loads() == []

@@ -1,6 +1,7 @@
 """Simulated engines as servers: handoffs that go wrong, leases, faults, disconnects, start and stop."""
 
 import asyncio
+import json
 import ssl
 import subprocess
 import sys
@@ -249,6 +250,45 @@ async def test_engines_of_one_model_say_the_same(client):
         texts = [(await chat(client, engine)).json()["choices"][0]["message"]["content"] for engine in engines]
         assert len(set(texts)) == 1
         assert len({engine.engine_id for engine in engines}) == 3
+
+
+async def test_a_decode_that_is_refused_frees_the_prefill(client):
+    async with sim_pair() as (prefiller, decoder):
+        params = await prefill(client, prefiller)
+        assert (await chat(client, decoder, kv_transfer_params=params, n=0)).status_code == 400
+        await until(lambda: not prefiller.engine.pins)
+        assert prefiller.metrics.expired == 0
+
+
+async def test_a_chat_without_a_word_is_refused(client):
+    async with sim_engine() as engine:
+        response = await chat(client, engine, messages=[], add_generation_prompt=False)
+        assert response.status_code == 400
+
+
+async def test_a_client_that_leaves_within_its_body_leaves_nothing(client):
+    async with sim_engine() as engine:
+        host, _, port = engine.url.removeprefix("http://").partition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        await until(lambda: engine.connections)
+        writer.close()
+        await until(lambda: not engine.connections)
+
+
+async def test_streams_can_tell_token_ids_and_tool_calls(client):
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}}
+    async with sim_engine() as engine:
+        response = await chat(client, engine, stream=True, tools=[tool], max_tokens=40, return_token_ids=True)
+        chunks = [json.loads(line[6:]) for line in response.text.split("\n\n") if line.startswith("data: {")]
+        assert chunks[0]["prompt_token_ids"]
+        calls = [chunk["choices"][0]["delta"].get("tool_calls", [{}])[0] for chunk in chunks]
+        assert [call["function"]["name"] for call in calls if call.get("id")] == ["f"]
+        assert json.loads("".join(call.get("function", {}).get("arguments", "") for call in calls)).keys() == {"a"}
+        assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+        assert sum(len(chunk["choices"][0].get("token_ids") or []) for chunk in chunks) > len(calls) - 3
+        whole = (await chat(client, engine, tools=[tool], max_tokens=40)).json()["choices"][0]
+        assert whole["finish_reason"] == "tool_calls"
 
 
 async def test_many_streams_in_one_batch_say_what_they_say_alone(client):
