@@ -149,7 +149,7 @@ def _check_types(body: Body) -> None:
 
 def _check_ranges(body: Body) -> None:
     temperature = body.get("temperature")
-    if temperature is not None and not 0 <= temperature:
+    if temperature is not None and temperature < 0:
         raise Refusal(400, f"temperature must not be negative, got {temperature}", param="temperature")
     top_p = body.get("top_p")
     if top_p is not None and not 0 < top_p <= 1:
@@ -208,9 +208,7 @@ def _stop(stop: Any) -> list[str]:
 
 
 def _prompts(prompt: Any) -> tuple[list[list[int]], list[str]]:
-    if isinstance(prompt, str):
-        prompt = [prompt]
-    elif isinstance(prompt, list) and prompt and all(_is_token(each) for each in prompt):
+    if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and all(map(is_token, prompt))):
         prompt = [prompt]
     if not isinstance(prompt, list) or not prompt:
         raise malformed("prompt: a string, a list of strings, or token ids are required", "prompt")
@@ -218,12 +216,13 @@ def _prompts(prompt: Any) -> tuple[list[list[int]], list[str]]:
     for each in prompt:
         if isinstance(each, str) and each:
             prompts.append(encode(each))
-        elif isinstance(each, list) and each and all(_is_token(token) for token in each):
+        elif isinstance(each, list) and each and all(map(is_token, each)):
             prompts.append(each)
         else:
             raise malformed("prompt: a non-empty string or list of token ids is required", "prompt")
     return prompts, [each if isinstance(each, str) else "" for each in prompt]
 
 
-def _is_token(value: Any) -> bool:
+def is_token(value: Any) -> bool:
+    """Tell whether `value` can be a token id."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < ID_LIMIT

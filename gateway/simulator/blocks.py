@@ -79,8 +79,7 @@ class BlockPool:
 
     def check(self) -> None:
         """Raise AssertionError if the module's invariant does not hold; for tests."""
-        for block, count in enumerate(self._references):
-            if (count > 0) == (block in self._free) or count < 0:
-                raise AssertionError(f"block {block} has {count} references, free: {block in self._free}")
-        if {block: h for h, block in self._block_of.items()} != self._hash_of:
-            raise AssertionError("the two directions of the cache differ")
+        counts = enumerate(self._references)
+        wrong = [block for block, count in counts if (count > 0) == (block in self._free) or count < 0]
+        if wrong or {block: h for h, block in self._block_of.items()} != self._hash_of:
+            raise AssertionError(f"blocks {wrong} are free and held, or neither, or the cache contradicts itself")

@@ -1,19 +1,22 @@
-"""One choice of an answer: the tokens of a job as text, cut at stop strings, held back while a stop string may begin."""
+"""One choice of an answer: a job's tokens as text, cut at stop strings, held back while a stop string may begin."""
 
+from codecs import IncrementalDecoder, getincrementaldecoder
 from collections.abc import Sequence
 
 from gateway.simulator.asked import Asked
 from gateway.simulator.job import Job
 from gateway.simulator.tokens import EOS, token_bytes
 
+_decoder = getincrementaldecoder("utf-8")
+
 
 class Choice:
     """The text of one job. `text` is all that may be shown so far, `shown` how many characters of it were."""
 
     __slots__ = (
-        "asked",
-        "_bytes",
+        "_decoder",
         "_hold",
+        "asked",
         "finish_reason",
         "index",
         "job",
@@ -34,7 +37,7 @@ class Choice:
         self.said = 0
         self.new_tokens: list[int] = []
         self.asked = asked
-        self._bytes = b""
+        self._decoder: IncrementalDecoder | None = None
         self._hold = max(map(len, asked.stop), default=1) - 1
 
     def feed(self, tokens: Sequence[int]) -> bool:
@@ -62,16 +65,11 @@ class Choice:
         return taken
 
     def _decode(self, data: bytes) -> str:
-        if data.isascii() and not self._bytes:
-            return data.decode()
-        data = self._bytes + data
-        whole = data.decode("utf-8", "ignore")
-        kept = whole.encode()
-        if data.startswith(kept) and len(data) - len(kept) < 4:
-            self._bytes = data[len(kept) :]
-            return whole
-        self._bytes = b""
-        return data.decode("utf-8", "replace")
+        if self._decoder is None:
+            if data.isascii():
+                return data.decode()
+            self._decoder = _decoder("replace")
+        return self._decoder.decode(data)
 
     def _cut(self) -> bool:
         found = [(at, stop) for stop in self.asked.stop if (at := self.text.find(stop, self.shown)) >= 0]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from gateway.simulator.engine import Engine
 from gateway.simulator.job import Job, Status
 from gateway.simulator.metrics import Metrics
-from gateway.simulator.nixl import Remote, SideChannel, TransferError, notify, pull
+from gateway.simulator.nixl import Remote, SideChannel, TransferError, notify, pull, remote_of
 
 MAX_DEBT_S = 0.25
 HEARTBEAT_S = 5.0
@@ -89,11 +89,20 @@ class Driver:
                 self._loop.call_later(HEARTBEAT_S, self._renew, job)
         self.wake()
 
-    def abort(self, job: Job) -> None:
-        """End `job` now if it lives; its blocks, and those another engine keeps for it, become free."""
+    def abort(self, job: Job, *, told: str = "abort") -> None:
+        """End `job` now if it lives; its blocks, and those another engine keeps for it, become free.
+
+        `told` is the reason that is counted: a stop string ends a job from here, too.
+        """
         if self.engine.abort(job.id) is not None:
-            self._ended(job)
+            self._ended(job, told)
             self.wake()
+
+    def reject(self, params: object) -> None:
+        """A request with these kv_transfer_params will not run: let the engine that holds its KV free it."""
+        remote = remote_of(params, self.engine.profile.block_size) if isinstance(params, Mapping) else None
+        if remote is not None:
+            self._spawn(self._notify(remote, "free"))
 
     async def run(self) -> None:
         """Step for ever."""
@@ -123,9 +132,9 @@ class Driver:
                 self._ended(job)
             box.put(job, token)
 
-    def _ended(self, job: Job) -> None:
+    def _ended(self, job: Job, told: str | None = None) -> None:
         del self._boxes[job.id]
-        self.metrics.end(job)
+        self.metrics.end(job, told or job.finish_reason or "abort")
         if job.id in self.engine.pins:
             self.side.lease(job.id)
         task = self._pulls.pop(job.id, None)

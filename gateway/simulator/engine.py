@@ -44,7 +44,7 @@ class Pin:
 
 
 class Engine:
-    """One engine; `profile` gives its speed and size. Jobs are known by their id, which must be unique while they live."""
+    """One engine; `profile` gives its speed and size. A job's id must be unique while it or its pin lives."""
 
     def __init__(self, profile: Profile) -> None:
         if profile.num_blocks * profile.block_size < profile.max_model_len:
@@ -110,7 +110,7 @@ class Engine:
         return len(pin.blocks)
 
     def take_loads(self) -> list[Job]:
-        """Return the jobs that now have blocks and wait for KV; the driver answers each by `loaded` or `load_failed`."""
+        """Return the jobs that now wait for KV to arrive; the driver answers each by `loaded` or `load_failed`."""
         taken, self.to_load = self.to_load, []
         return taken
 
@@ -199,7 +199,7 @@ class Engine:
             budget -= count
 
     def _place(self, job: Job, budget: int) -> bool:
-        """Give a waiting job its cached blocks and those its first chunk needs; False, and no change, if too few are free."""
+        """Give a waiting job its cached blocks and those of its first chunk; False if too few are free."""
         if job.blocks:
             return self._grow(job, job.computed + min(len(job.tokens) - job.computed, budget))
         hits = self._hit(job)

@@ -4,13 +4,14 @@ Invariant: whatever ends the request, each of its jobs has ended when `answer` r
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.clock import wall_s
 from gateway.simulator.asked import Asked
 from gateway.simulator.choice import Choice
 from gateway.simulator.driver import Driver, Mailbox
+from gateway.simulator.exchange import EVENTS, ConnectionCut, Exchange
 from gateway.simulator.faults import Faults
 from gateway.simulator.job import Job
 from gateway.simulator.nixl import Remote, remote_of
@@ -18,14 +19,7 @@ from gateway.simulator.openai_shapes import DONE, Answer, encode, error_body, ev
 from gateway.simulator.refusal import Refusal
 from gateway.simulator.tokens import Sampler
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 FAILED = Refusal(500, "Internal server error", "InternalServerError")
-JSON = [(b"content-type", b"application/json")]
-EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
-
-
-class ConnectionCut(Exception):
-    """A fault wants the connection cut now."""
 
 
 class Inference:
@@ -37,8 +31,8 @@ class Inference:
         self._mean = mean_output_tokens
         self._serial = 0
 
-    async def answer(self, asked: Asked, request_id: str, send: Send) -> None:
-        """Answer through `send`. Raises Refusal before anything is sent, ConnectionCut where a fault wants it."""
+    async def answer(self, asked: Asked, request_id: str, exchange: Exchange) -> None:
+        """Answer through `exchange`. Raises Refusal before anything is sent, ConnectionCut where a fault wants it."""
         await self._strike(asked)
         answer_id = ("chatcmpl-" if asked.chat else "cmpl-") + request_id
         jobs = self._jobs(asked, answer_id)
@@ -46,16 +40,20 @@ class Inference:
         box = Mailbox(len(jobs), eager=asked.stream or bool(asked.stop))
         shape = Answer(asked, answer_id, int(wall_s()), sum(map(len, asked.prompts)))
         try:
-            self._driver.submit(jobs, box)
+            self._submit(jobs, box)
             if asked.stream:
-                await self._stream(shape, choices, box, send)
+                await self._stream(shape, choices, box, exchange)
             else:
-                await self._whole(shape, choices, box, send)
-        except ValueError as error:
-            raise Refusal(400, str(error)) from error
+                await self._whole(shape, choices, box, exchange)
         finally:
             for job in jobs:
                 self._driver.abort(job)
+
+    def _submit(self, jobs: Mapping[Job, Remote | None], box: Mailbox) -> None:
+        try:
+            self._driver.submit(jobs, box)
+        except ValueError as error:
+            raise Refusal(400, str(error)) from error
 
     def _jobs(self, asked: Asked, answer_id: str) -> dict[Job, Remote | None]:
         jobs: dict[Job, Remote | None] = {}
@@ -94,7 +92,7 @@ class Inference:
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(faults.number("slow-start") or 0)
 
-    async def _whole(self, shape: Answer, choices: Mapping[Job, Choice], box: Mailbox, send: Send) -> None:
+    async def _whole(self, shape: Answer, choices: Mapping[Job, Choice], box: Mailbox, exchange: Exchange) -> None:
         while box.open:
             self._feed(await box.take(), choices, box)
         if any(choice.finish_reason == "error" for choice in choices.values()):
@@ -102,42 +100,42 @@ class Inference:
         body = encode(shape.body(list(choices.values()), self._cached(choices), self._handoff(choices)))
         if self._faults.value("broken-json") is not None:
             body = body[: len(body) // 2]
-        await reply(send, 200, body)
+        await exchange.reply(200, body)
 
-    async def _stream(self, shape: Answer, choices: Mapping[Job, Choice], box: Mailbox, send: Send) -> None:
+    async def _stream(self, shape: Answer, choices: Mapping[Job, Choice], box: Mailbox, exchange: Exchange) -> None:
         asked = shape.asked
         new = await box.take()
-        await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
+        await exchange.begin(200, EVENTS)
         if asked.chat:
-            await chunk(send, b"".join(map(shape.opening, choices.values())))
+            await exchange.chunk(b"".join(map(shape.opening, choices.values())))
         cut, short = self._faults.number("reset-mid-stream"), self._faults.number("truncate")
         sent = 0
         while True:
             self._feed(new, choices, box)
             if any(choice.finish_reason == "error" for choice in choices.values()):
-                await chunk(send, event(error_body(FAILED)) + DONE, more=False)
+                await exchange.chunk(event(error_body(FAILED)) + DONE, more=False)
                 return
             data = b"".join(shape.chunk(choices[job]) for job in new)
             if data:
-                await chunk(send, data)
+                await exchange.chunk(data)
             sent += 1
             if cut is not None and sent >= cut:
                 raise ConnectionCut
             if short is not None and sent >= short:
-                await chunk(send, b"", more=False)
+                await exchange.chunk(b"", more=False)
                 return
             if not box.open:
                 break
             new = await box.take()
         tail = shape.usage_chunk(choices.values(), self._cached(choices)) if asked.include_usage else b""
-        await chunk(send, tail + DONE, more=False)
+        await exchange.chunk(tail + DONE, more=False)
 
     def _feed(self, new: Mapping[Job, Sequence[int]], choices: Mapping[Job, Choice], box: Mailbox) -> None:
         for job, tokens in new.items():
             choice = choices[job]
             if choice.finish_reason is None and choice.feed(tokens):
                 box.open -= 1
-                self._driver.abort(job)
+                self._driver.abort(job, told="stop")
 
     def _cached(self, choices: Mapping[Job, Choice]) -> int:
         first = next(iter(choices))
@@ -176,15 +174,3 @@ class Inference:
                 "remote_prefill_cached_tokens": job.cached_tokens,
             }
         return handoff
-
-
-async def reply(send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = JSON) -> None:
-    """Send one whole answer."""
-    sized = [*headers, (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": sized})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def chunk(send: Send, data: bytes, *, more: bool = True) -> None:
-    """Send one part of an answer; not `more` ends it."""
-    await send({"type": "http.response.body", "body": data, "more_body": more})

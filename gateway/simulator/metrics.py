@@ -87,9 +87,9 @@ class Metrics:
         else:
             self._first_token.observe((job.last_token_s - job.arrived_s) / self._speed)
 
-    def end(self, job: Job) -> None:
-        """Count a job that has ended."""
-        self.finished[job.finish_reason or "abort"] += 1
+    def end(self, job: Job, reason: str) -> None:
+        """Count a job that has ended for `reason`, one of `REASONS`."""
+        self.finished[reason] += 1
         said = job.output_tokens
         if not said:
             return

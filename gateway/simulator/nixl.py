@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.simulator.engine import Engine
+from gateway.simulator.engine import Engine, Pin
 from gateway.simulator.metrics import Metrics
 
 LINE_LIMIT = 4 << 20
@@ -85,7 +85,8 @@ class SideChannel:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._reading: dict[str, int] = {}
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.StreamWriter] = set()
+        self._connections: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
+        self._stopped = False
 
     async def start(self, host: str, port: int) -> None:
         """Listen on `host` and `port` (0: any free one)."""
@@ -97,10 +98,12 @@ class SideChannel:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._stopped = True
         if self._server is not None:
             self._server.close()
             for writer in tuple(self._connections):
                 writer.transport.abort()
+            await asyncio.gather(*(task for task in self._connections.values() if task is not None))
             await self._server.wait_closed()
 
     def lease(self, request_id: str) -> None:
@@ -131,10 +134,10 @@ class SideChannel:
             self._metrics.expired += 1
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections.add(writer)
+        self._connections[writer] = asyncio.current_task()
         reading: str | None = None
         try:
-            while line := await reader.readline():
+            while not self._stopped and (line := await reader.readline()):
                 message = msgspec.json.decode(line)
                 refusal = self._refusal(message)
                 if refusal is None:
@@ -148,7 +151,7 @@ class SideChannel:
         except (OSError, ValueError, msgspec.DecodeError):
             pass  # a peer that breaks off or talks nonsense loses its connection, nothing else
         finally:
-            self._connections.discard(writer)
+            del self._connections[writer]
             if reading is not None:
                 self._reading[reading] -= 1
                 if not self._reading[reading]:
@@ -160,18 +163,19 @@ class SideChannel:
             return "unknown operation"
         if message.get("engine_id") != self.engine_id:
             return f"this engine is {self.engine_id}, not {message.get('engine_id')}"
-        pin = self._engine.pins.get(message.get("request_id"))
+        pin = self._engine.pins.get(str(message.get("request_id")))
         if pin is None:
             if message["op"] in ("done", "free"):
                 self._metrics.late_notifications += 1
             return "no blocks are held for this request"
-        if message["op"] == "read":
-            if message.get("block_size") != self._engine.profile.block_size:
-                return "block sizes differ"
-            if not set(message.get("blocks") or ()) <= set(pin.blocks):
-                return "these blocks are not held for this request"
-            return self._refuse()
-        return None
+        return self._read_refusal(message, pin) if message["op"] == "read" else None
+
+    def _read_refusal(self, message: Mapping[str, Any], pin: Pin) -> str | None:
+        if message.get("block_size") != self._engine.profile.block_size:
+            return "block sizes differ"
+        if not set(message.get("blocks") or ()) <= set(pin.blocks):
+            return "these blocks are not held for this request"
+        return self._refuse()
 
     def _act(self, op: str, request_id: str) -> None:
         if op in ("done", "free"):

@@ -32,17 +32,12 @@ def error_body(refusal: Refusal) -> Json:
     }
 
 
-def usage(prompt: int, completion: int, cached: int | None, *, nulls: bool) -> Json:
-    """Return a usage object; `cached` None leaves the details out, `nulls` keeps absent fields as null."""
+def usage(prompt: int, completion: int, cached: int, *, nulls: bool) -> Json:
+    """Return a usage object; `nulls` keeps absent fields as null."""
     counted: Json = {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
-    if cached is not None:
-        details: Json = {"cached_tokens": cached}
-        if nulls:
-            details |= {"created_cache_tokens": None, "multimodal_tokens": None}
-        counted["prompt_tokens_details"] = details
-    elif nulls:
-        counted["prompt_tokens_details"] = None
+    counted["prompt_tokens_details"] = {"cached_tokens": cached}
     if nulls:
+        counted["prompt_tokens_details"] |= {"created_cache_tokens": None, "multimodal_tokens": None}
         counted["completion_tokens_details"] = None
     return counted
 
@@ -96,11 +91,9 @@ class Answer:
         opening = encode(self._chunk_head | {"choices": []})[:-2]
         body = b'"delta":{"content":"' if asked.chat else b'"text":"'
         self._fast = [b"data: " + opening + b'{"index":%d,' % i + body for i in range(asked.n * len(asked.prompts))]
-        tail = b'"},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
-        text_tail = (
-            b'","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}\n\n'
-        )
-        self._tail = tail if asked.chat else text_tail
+        between = b"}" if asked.chat else b""
+        more = b"" if asked.chat else b'"stop_reason":null,"prompt_token_ids":null,'
+        self._tail = b'"' + between + b',"logprobs":null,"finish_reason":null,' + more + b'"token_ids":null}]}\n\n'
         self._plain = asked.top_logprobs is None and not asked.return_token_ids and not asked.continuous_usage
         self._offsets: dict[int, int] = {}
 
@@ -140,12 +133,12 @@ class Answer:
         shape["token_ids"] = tokens if self.asked.return_token_ids else None
         return event(self._with_usage(self._chunk_head | {"choices": [shape]}, choice, choice.said))
 
-    def usage_chunk(self, choices: Iterable[Choice], cached: int | None) -> bytes:
+    def usage_chunk(self, choices: Iterable[Choice], cached: int) -> bytes:
         """Return the chunk with the usage of the whole answer."""
         said = sum(choice.said for choice in choices)
         return event(self._chunk_head | {"choices": [], "usage": usage(self.prompt_tokens, said, cached, nulls=False)})
 
-    def body(self, choices: Sequence[Choice], cached: int | None, kv: Json | None) -> Json:
+    def body(self, choices: Sequence[Choice], cached: int, kv: Json | None) -> Json:
         """Return the whole answer of a request that does not stream."""
         counted = usage(self.prompt_tokens, sum(choice.said for choice in choices), cached, nulls=True)
         head = self._head | {

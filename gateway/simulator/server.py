@@ -2,11 +2,10 @@
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -15,20 +14,19 @@ from gateway.clock import wall_s
 from gateway.simulator import asked
 from gateway.simulator.driver import Driver, LoadFailure
 from gateway.simulator.engine import Engine
+from gateway.simulator.exchange import TEXT, ConnectionCut, Exchange, Message
 from gateway.simulator.faults import Faults
-from gateway.simulator.inference import ConnectionCut, Inference, Send, reply
+from gateway.simulator.inference import Inference
 from gateway.simulator.metrics import Metrics
 from gateway.simulator.nixl import SideChannel
-from gateway.simulator.openai_shapes import encode, error_body
+from gateway.simulator.openai_shapes import error_body
 from gateway.simulator.profiles import PROFILES
 from gateway.simulator.refusal import Refusal, malformed
 from gateway.simulator.tokens import decode
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 VERSION = "0.32.0"
-TEXT = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 STOP_GRACE_S = 0.5
+Check = Callable[[asked.Body, tuple[str, ...], int], asked.Asked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ class SimServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._state = ServerState()
         self._created_s = int(wall_s())
-        self._routes: dict[tuple[str, str], Callable[[Scope, Receive, Send], Awaitable[None]]] = {
+        self._routes: dict[tuple[str, str], Callable[[Exchange], Awaitable[None]]] = {
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/completions"): self._completion,
             ("POST", "/tokenize"): self._tokenize,
@@ -89,57 +87,82 @@ class SimServer:
             ("GET", "/metrics"): self._metrics,
         }
 
+    @property
+    def connections(self) -> int:
+        """The number of open HTTP connections."""
+        return len(self._state.connections)
+
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen on `host` and `port` (0: any free one) and run. Raises OSError if the port is taken."""
-        loop = asyncio.get_running_loop()
         self._driver = Driver(
-            self.engine, self.metrics, self._side,
-            speed=self.options.speed, load_failure=self.options.load_failure, spawn=self._spawn,
-        )  # fmt: skip
+            self.engine,
+            self.metrics,
+            self._side,
+            speed=self.options.speed,
+            load_failure=self.options.load_failure,
+            spawn=self._spawn,
+        )
         self._inference = Inference(self._driver, self.faults, self.options.mean_output_tokens)
-        await self._driver.side.start("127.0.0.1" if host == "0.0.0.0" else host, self.options.nixl_port)  # noqa: S104
-        config = Config(self, http="httptools", ws="none", lifespan="off", access_log=False, log_level="warning")
+        config = Config(
+            self._app,
+            http="httptools",
+            ws="none",
+            interface="asgi3",
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+        )
         config.load()
-        self._server = await loop.create_server(
+        self._server = await asyncio.get_running_loop().create_server(
             lambda: HttpToolsProtocol(config=config, server_state=self._state, app_state={}), host, port, backlog=2048
         )
-        self.url = "http://{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+        bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
+        self.url = f"http://[{bound_host}]:{bound_port}" if ":" in bound_host else f"http://{bound_host}:{bound_port}"
+        await self._driver.side.start(bound_host, self.options.nixl_port)
         self._spawn(self._driver.run())
 
     async def stop(self) -> None:
         """Stop listening, cut what is open, end all tasks."""
         self._server.close()
         for connection in tuple(self._state.connections):
-            connection.shutdown()
-        for connection in tuple(self._state.connections):
             if connection.transport is not None:
                 connection.transport.abort()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._state.tasks:  # each sees its client gone and ends by itself
+            await asyncio.wait(self._state.tasks, timeout=STOP_GRACE_S)
+        while tasks := (*self._tasks, *self._state.tasks):  # one that ends may start another
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         await self._driver.side.stop()
         await self._server.wait_closed()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; the ASGI application."""
-        route = self._routes.get((scope["method"], scope["path"]))
+    async def _app(self, scope: Message, receive: Any, send: Any) -> None:
+        exchange = Exchange(scope, receive, send)
         try:
-            if route is None:
-                known = scope["path"] in {path for _, path in self._routes}
-                status, word = (405, "Method Not Allowed") if known else (404, "Not Found")
-                raise Refusal(status, word, word)
-            await route(scope, receive, send)
+            await self._route(exchange)
         except Refusal as refusal:
-            await reply(send, refusal.status, encode(error_body(refusal)))
+            await exchange.reply(refusal.status, error_body(refusal))
         except ConnectionCut:
-            cycle = getattr(send, "__self__", None)
-            cycle.transport.abort()  # type: ignore[union-attr]  # uvicorn's send is a method of the open request
+            exchange.cut()
+
+    async def _route(self, exchange: Exchange) -> None:
+        path = exchange.scope["path"]
+        route = self._routes.get((exchange.scope["method"], path))
+        if route is None:
+            known = any(path == other for _, other in self._routes)
+            status, word = (405, "Method Not Allowed") if known else (404, "Not Found")
+            raise Refusal(status, word, word)
+        await route(exchange)
 
     def _side(self, wake: Callable[[], None]) -> SideChannel:
         return SideChannel(
-            self.engine, self.metrics, engine_id=self.engine_id, lease_s=self.options.lease_s, freed=wake,
+            self.engine,
+            self.metrics,
+            engine_id=self.engine_id,
+            lease_s=self.options.lease_s,
+            freed=wake,
             refuse=lambda: None if self.faults.value("pull-refused") is None else "a fault was asked for",
-        )  # fmt: skip
+        )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -147,21 +170,22 @@ class SimServer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read_json(receive)
-        await self._infer(asked.chat_request(body, *self._limits()), body, scope, receive, send)
+    async def _chat(self, exchange: Exchange) -> None:
+        await self._infer(asked.chat_request, exchange)
 
-    async def _completion(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read_json(receive)
-        await self._infer(asked.completion_request(body, *self._limits()), body, scope, receive, send)
+    async def _completion(self, exchange: Exchange) -> None:
+        await self._infer(asked.completion_request, exchange)
 
-    async def _infer(self, request: asked.Asked, body: asked.Body, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = body.get("request_id")
-        for name, value in scope["headers"]:
-            if name == b"x-request-id":
-                request_id = value.decode("latin-1")
-        work = asyncio.ensure_future(self._inference.answer(request, str(request_id or uuid.uuid4().hex), send))
-        gone = asyncio.ensure_future(_disconnected(receive))
+    async def _infer(self, check: Check, exchange: Exchange) -> None:
+        body = await exchange.json()
+        try:
+            request = check(body, self.options.models, self.engine.profile.max_model_len)
+        except Refusal:
+            self._driver.reject(body.get("kv_transfer_params"))
+            raise
+        request_id = exchange.header(b"x-request-id") or body.get("request_id") or uuid.uuid4().hex
+        work = self._spawn(self._inference.answer(request, str(request_id), exchange))
+        gone = self._spawn(exchange.until_disconnect())
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -171,68 +195,47 @@ class SimServer:
             work.cancel()
             await asyncio.wait((work, gone))
 
-    async def _tokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tokens = asked.tokenize_request(await _read_json(receive), self.options.models)
+    async def _tokenize(self, exchange: Exchange) -> None:
+        tokens = asked.tokenize_request(await exchange.json(), self.options.models)
         limit = self.engine.profile.max_model_len
-        answer = {"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None}
-        await reply(send, 200, encode(answer))
+        await exchange.reply(200, {"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None})
 
-    async def _detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tokens = (await _read_json(receive)).get("tokens")
-        if not isinstance(tokens, list) or not all(isinstance(token, int) and token >= 0 for token in tokens):
+    async def _detokenize(self, exchange: Exchange) -> None:
+        tokens = (await exchange.json()).get("tokens")
+        if not isinstance(tokens, list) or not all(map(asked.is_token, tokens)):
             raise malformed("tokens: a list of token ids is required", "tokens")
-        await reply(send, 200, encode({"prompt": decode(tokens)}))
+        await exchange.reply(200, {"prompt": decode(tokens)})
 
-    async def _models(self, scope: Scope, receive: Receive, send: Send) -> None:
-        cards = [
-            {
-                "id": model, "object": "model", "created": self._created_s, "owned_by": "vllm", "root": model,
-                "parent": None, "max_model_len": self.engine.profile.max_model_len, "permission": [],
-            }
-            for model in self.options.models
-        ]  # fmt: skip
-        await reply(send, 200, encode({"object": "list", "data": cards}))
+    async def _models(self, exchange: Exchange) -> None:
+        cards = [self._card(model) for model in self.options.models]
+        await exchange.reply(200, {"object": "list", "data": cards})
 
-    async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, int(self.faults.number("health-error") or 200), b"", [])
+    def _card(self, model: str) -> dict[str, Any]:
+        return {
+            "id": model,
+            "object": "model",
+            "created": self._created_s,
+            "owned_by": "vllm",
+            "root": model,
+            "parent": None,
+            "max_model_len": self.engine.profile.max_model_len,
+            "permission": [],
+        }
 
-    async def _version(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, 200, encode({"version": VERSION}))
+    async def _health(self, exchange: Exchange) -> None:
+        await exchange.reply(int(self.faults.number("health-error") or 200), b"", ())
 
-    async def _load(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, 200, encode({"server_load": len(self.engine.jobs)}))
+    async def _version(self, exchange: Exchange) -> None:
+        await exchange.reply(200, {"version": VERSION})
 
-    async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _load(self, exchange: Exchange) -> None:
+        await exchange.reply(200, {"server_load": len(self.engine.jobs)})
+
+    async def _metrics(self, exchange: Exchange) -> None:
         status = self.faults.number("metrics-error")
         if status is not None:
             raise Refusal(int(status), "a fault was asked for", "InternalServerError")
         await asyncio.sleep(self.faults.number("metrics-slow") or 0)
         missing = self.faults.value("metrics-missing")
         text = self.metrics.text(self.engine, without=frozenset({missing} if missing else ()))
-        await reply(send, 200, text.encode(), TEXT)
-
-    def _limits(self) -> tuple[tuple[str, ...], int]:
-        return self.options.models, self.engine.profile.max_model_len
-
-
-async def _read_json(receive: Receive) -> asked.Body:
-    parts = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ConnectionCut
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            break
-    try:
-        body = msgspec.json.decode(b"".join(parts))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise malformed(f"the body is not JSON: {error}", "body") from error
-    if not isinstance(body, dict):
-        raise malformed("the body must be a JSON object", "body")
-    return body
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        await exchange.reply(200, text.encode(), TEXT)

@@ -106,9 +106,9 @@ class Sampler:
 def logprobs_of(token: int, previous: int, top: int) -> list[tuple[int, float]]:
     """Return `top` + 1 (token, log probability) pairs, the drawn token first, then less likely others."""
     digest = xxh3_64_intdigest(token.to_bytes(8, "little") + previous.to_bytes(8, "little"))
-    pairs = [(token, -((digest & 1023) + 1) / 4096)]
-    for rank in range(1, top + 1):
-        other = WORD_IDS[(digest + rank * 977) & 4095]
-        if other != token:
-            pairs.append((other, -1.5 * rank - (digest >> 10 & 255) / 512))
-    return pairs
+    others = [other for rank in range(1, top + 2) if (other := WORD_IDS[(digest + rank * 977) & 4095]) != token]
+    gap = 1.5 + (digest >> 10 & 255) / 512
+    return [
+        (token, -((digest & 1023) + 1) / 4096),
+        *((other, -gap * rank) for rank, other in enumerate(others[:top], 1)),
+    ]
