@@ -28,6 +28,7 @@ if sys.argv[2] != "leaves":
 
 STARTER = """
 import sys
+sys.path.insert(0, sys.argv[3])
 from gateway.up.processes import Children, Program
 children = Children(lambda line: print(line, flush=True))
 child = children.start("held", Program(sys.argv[1], [sys.argv[2], "stubborn"]))
@@ -108,11 +109,10 @@ def test_nothing_is_left_of_a_group_whose_leader_has_left(fifo: Path, holder: st
 def test_nothing_outlives_a_starter_that_is_killed(tmp_path: Path, fifo: Path, holder: str) -> None:
     starter = script(tmp_path, "starter", STARTER)
     root = str(Path(__file__).parents[3])
-    with subprocess.Popen(  # noqa: S603 - this test's own script
-        [sys.executable, starter, holder, str(fifo)],
+    with subprocess.Popen(
+        [sys.executable, starter, holder, str(fifo), root],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": root},
     ) as process:
         assert process.stdout is not None
         with fifo.open() as held:
