@@ -84,7 +84,7 @@ def test_a_child_gets_its_arguments_and_variables(tmp_path: Path, lines: list[st
     with children:
         program = Program(script(tmp_path, "show", source), ["a b", "c"], {"COLOUR": "red"})
         children.wait_done(children.start("show", program), 30)
-    assert lines == ["show | ['a b', 'c'] red __main__"]
+    assert lines[1:] == ["show | ['a b', 'c'] red __main__"]
 
 
 @pytest.mark.parametrize("manner", ["gentle", "stubborn"])
@@ -116,6 +116,7 @@ def test_nothing_outlives_a_starter_that_is_killed(tmp_path: Path, fifo: Path, h
     ) as process:
         assert process.stdout is not None
         with fifo.open() as held:
+            assert process.stdout.readline().startswith("started held (pid ")
             assert process.stdout.readline().startswith("held | ready at")
             process.kill()
             assert held.read() == ""
