@@ -6,7 +6,6 @@ ended by itself; 2 for wrong arguments, addresses that are taken included.
 
 import argparse
 import json
-import os
 import signal
 import sys
 import threading
@@ -16,13 +15,12 @@ from contextlib import suppress
 from functools import partial
 
 from gateway.up import sim, vllm_cpu
-from gateway.up.ports import settle_address, visit_url
+from gateway.up.ports import ADMIN_VARIABLE, settle_address, settle_admin_address, visit_url
 from gateway.up.processes import Children, Program, Stopped, UpError
 from gateway.up.running import ROLES, RunningEngine, answers
 
 DEFAULT_COUNT = {"sim": 2, "vllm-cpu": 1}
 KINDS = {"sim": "simulated", "vllm-cpu": "vLLM"}
-ADMIN_VARIABLE = "TWOHOP_ADMIN__LISTEN"
 MODE_VARIABLE = "TWOHOP_DISAGGREGATION__MODE"
 GATEWAY_START_S = 60.0
 
@@ -45,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         engines = plan(args)
         listen = settle_address(args.listen, "the gateway", "end what listens there or give another with --listen")
-        admin = _admin_address()
+        admin = settle_admin_address()
     except UpError as error:
         say(f"twohop up: {error}")
         return 2
@@ -128,13 +126,6 @@ def say(text: str) -> None:
     with _one_line, suppress(BrokenPipeError):
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
-
-
-def _admin_address() -> str | None:
-    address = os.environ.get(ADMIN_VARIABLE, "127.0.0.1:8001")
-    if address.lower() in {"null", ""}:
-        return None
-    return settle_address(address, "the admin API", f"set {ADMIN_VARIABLE} to another HOST:PORT, or to null for none")
 
 
 def _whole(text: str) -> int:

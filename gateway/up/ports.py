@@ -9,6 +9,8 @@ from gateway.up.processes import UpError
 # Below the range that Linux, macOS and Windows hand out for port 0, so that nobody gets a picked port before its user.
 FIRST_PORT, PORTS = 20000, 10000
 
+ADMIN_VARIABLE = "TWOHOP_ADMIN__LISTEN"
+
 _steps = count(os.getpid() * 37)
 
 
@@ -52,6 +54,14 @@ def settle_address(address: str, purpose: str, fix: str) -> str:
     if reason := why_not(host, port):
         raise UpError(f"{purpose} cannot listen on {address}: {reason}; {fix}")
     return address
+
+
+def settle_admin_address() -> str | None:
+    """Return where the gateway's admin API will listen: what the environment says, or the default; None: nowhere."""
+    address = os.environ.get(ADMIN_VARIABLE, "127.0.0.1:8001")
+    if address.lower() in {"null", ""}:
+        return None
+    return settle_address(address, "the admin API", f"set {ADMIN_VARIABLE} to another HOST:PORT, or to null for none")
 
 
 def visit_url(address: str) -> str:

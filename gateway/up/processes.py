@@ -171,6 +171,8 @@ class Children:
         except OSError as error:
             raise UpError(f"{name} cannot be started: {program.python}: {error.strerror}") from error
         self._children.append(child)
+        if not quiet:
+            self.say(f"started {name} (pid {child.pid})")
         return child
 
     def say(self, line: str) -> None:

@@ -12,7 +12,7 @@ from gateway.up.running import RunningEngine, answers
 
 MODEL = "tiny"
 BLOCK_SIZE = 32  # NIXL on the CPU takes multiples of 32 only
-START_S = 300.0
+START_S = 600.0  # half a minute on an idle machine, minutes beside other load
 MODEL_S = 120.0
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
 LAUNCH = Path(__file__).with_name("vllm_launch.py")

