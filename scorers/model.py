@@ -40,7 +40,7 @@ class EndpointView(NamedTuple):
 class RequestView(NamedTuple):
     """One request as a decision sees it.
 
-    `matched` is the share (0 to 1) of the prompt that each endpoint name holds, `common` the share that is a front
+    `matched` is the share (0 to 1) of the prompt that each endpoint name holds, `shared` the share that is a front
     part of many prompts. `held_blocks` is how much each endpoint name is thought to have cached in all.
     """
 
@@ -48,7 +48,7 @@ class RequestView(NamedTuple):
     hop: Hop = "single"
     prompt_bytes: int = 0
     matched: Mapping[str, float] = NO_MATCH
-    common: float = 0.0
+    shared: float = 0.0
     held_blocks: Mapping[str, int] = NO_BLOCKS
 
 

@@ -18,7 +18,7 @@ class _Known(NamedTuple):
     """What the prefix index tells of one prompt; see `RequestView`."""
 
     matched: dict[str, float]
-    common: float
+    shared: float
     held_blocks: dict[str, int]
 
 
@@ -64,10 +64,10 @@ class Router:
         matched = index.match(keys)
         exchange.matched = shares(matched, size)
         longest = max(matched.values(), default=0)
-        common = index.common_bytes(keys, longest) if longest else 0
+        shared = index.shared_bytes(keys, longest) if longest else 0
         if not exchange.receipt.decisions:  # the first decision of this request: what follows is a retry
             index.note(keys, longest)
-        return _Known(exchange.matched, common / size if size else 0.0, index.held_blocks())
+        return _Known(exchange.matched, shared / size if size else 0.0, index.held_blocks())
 
     def _views(self) -> list[EndpointView]:
         limit = self._max_in_flight
@@ -101,7 +101,7 @@ class Router:
         views: Sequence[EndpointView],
         known: _Known,
     ) -> Lease | None:
-        view = RequestView(request.model, hop, request.prompt_bytes, known.matched, known.common, known.held_blocks)
+        view = RequestView(request.model, hop, request.prompt_bytes, known.matched, known.shared, known.held_blocks)
         decision = decide(self._profile, view, views, self._chance())
         exchange.receipt.decisions.append((hop, decision))
         endpoint = self._pool.get(decision.picked) if decision.picked is not None else None

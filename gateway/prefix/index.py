@@ -13,8 +13,8 @@ from gateway.prefix.blocks import BLOCK_ENDS
 _FORGET_SHARE = 16
 """A full endpoint forgets 1/16 of its capacity at once, since finding the oldest entry of a dict costs a scan."""
 
-COMMON_AFTER = 4
-"""A front part is common once this many prompts have gone on from it in ways not seen before."""
+SHARED_AFTER = 4
+"""A front part counts as shared once this many prompts have gone on from it in ways not seen before."""
 
 
 class PrefixIndex:
@@ -58,7 +58,7 @@ class PrefixIndex:
         """Return how many blocks each endpoint has; endpoints without any are absent."""
         return {endpoint: len(held) for endpoint, held in self._held.items()}
 
-    def common_bytes(self, keys: Sequence[int], matched_bytes: int) -> int:
+    def shared_bytes(self, keys: Sequence[int], matched_bytes: int) -> int:
         """Return how many of the first `matched_bytes` of a prompt are a front part that many prompts share.
 
         A system prompt is one: conversation after conversation goes on from it in its own way. A conversation's own
@@ -66,7 +66,7 @@ class PrefixIndex:
         """
         departures = self._departures
         for position in range(bisect_left(BLOCK_ENDS, matched_bytes), -1, -1):
-            if position < len(keys) and departures.get(keys[position], 0) >= COMMON_AFTER:
+            if position < len(keys) and departures.get(keys[position], 0) >= SHARED_AFTER:
                 return min(BLOCK_ENDS[position], matched_bytes)
         return 0
 

@@ -13,8 +13,8 @@ _COLD = 0.05
 class PrefixCache:
     """Scores the share of the prompt, 0 to 1, that is expected to be cached, with two rules for balance.
 
-    A front part that many prompts share (a system prompt) counts `common_weight` of itself, and nothing below
-    `common_from_bytes`: each endpoint computes it once and has it from then on, so it is no reason to crowd, and
+    A front part that many prompts share (a system prompt) counts `shared_weight` of itself, and nothing below
+    `shared_from_bytes`: each endpoint computes it once and has it from then on, so it is no reason to crowd, and
     a short one is no reason at all. With the default weights 3 and 2 for `queue_depth`, one long front part holds
     requests together while an endpoint has no more than one of them more than another.
 
@@ -22,26 +22,26 @@ class PrefixCache:
     there displaces least, and conversations spread evenly even if they come one at a time.
     """
 
-    common_weight: float = 0.16
-    common_from_bytes: int = 2048
+    shared_weight: float = 0.16
+    shared_from_bytes: int = 2048
 
     def __post_init__(self) -> None:
-        if not 0 <= self.common_weight <= 1 or self.common_from_bytes < 0:
-            raise ValueError("common_weight must be 0 to 1 and common_from_bytes 0 or more")
+        if not 0 <= self.shared_weight <= 1 or self.shared_from_bytes < 0:
+            raise ValueError("shared_weight must be 0 to 1 and shared_from_bytes 0 or more")
 
     def score(self, request: RequestView, candidates: Sequence[EndpointView]) -> list[float]:
         """Return the credit per candidate, 0 to 1."""
-        matched, common = request.matched, request.common
+        matched, shared = request.matched, request.shared
         if matched:
-            weight = self.common_weight if common * request.prompt_bytes >= self.common_from_bytes else 0.0
-            credit = [_credit(matched.get(endpoint.name, 0.0), common, weight) for endpoint in candidates]
+            weight = self.shared_weight if shared * request.prompt_bytes >= self.shared_from_bytes else 0.0
+            credit = [_credit(matched.get(endpoint.name, 0.0), shared, weight) for endpoint in candidates]
             if any(credit):
                 return credit
         return _emptiest(request.held_blocks, candidates)
 
 
-def _credit(share: float, common: float, weight: float) -> float:
-    return share - common + weight * common if share > common else weight * share
+def _credit(share: float, shared: float, weight: float) -> float:
+    return share - shared + weight * shared if share > shared else weight * share
 
 
 def _emptiest(held_blocks: Mapping[str, int], candidates: Sequence[EndpointView]) -> list[float]:
