@@ -17,9 +17,9 @@ async def admit(exchange: Exchange, model: str, admission: Admission, plan: Call
         return planned
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + admission.max_wait_s
-    again = False
+    place = None
     while True:
-        place = admission.enter(model, loop, again)
+        place = admission.enter(model, loop, place)
         try:
             exchange.wait_for(place)
             await place.wait(max(0.0, deadline_s - loop.time()))
@@ -34,4 +34,3 @@ async def admit(exchange: Exchange, model: str, admission: Admission, plan: Call
         if planned is not None:
             admission.wake_next()
             return planned
-        again = True

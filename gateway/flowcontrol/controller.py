@@ -1,7 +1,7 @@
 """Who may go now: first come, first served for each model, while an endpoint has room.
 
-Invariant: a place in the queue ends exactly once: woken, timed out, or given up by the client; a woken one that finds
-no room goes back to the front.
+Invariant: a place in the queue ends exactly once: it gets its turn, times out, or is given up by the client; a turn
+that is not taken goes to the next in line, and one that finds no room goes back to where it stood.
 """
 
 import asyncio
@@ -21,11 +21,13 @@ _RATE_WEIGHT = 0.1
 class Place:
     """A place in the queue. `abort` gives it up; `wait` returns when it is this request's turn to try."""
 
-    __slots__ = ("_future", "model")
+    __slots__ = ("_future", "_reason", "model", "number", "took_turn")
 
-    def __init__(self, model: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.model = model
+    def __init__(self, model: str, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.model, self.number = model, number
+        self.took_turn = False
         self._future: asyncio.Future[None] = loop.create_future()
+        self._reason: BaseException | None = None
 
     @property
     def open(self) -> bool:
@@ -38,14 +40,18 @@ class Place:
             self._future.set_result(None)
 
     def abort(self, reason: BaseException) -> None:
-        """End the wait with `reason`."""
-        if self.open:
-            self._future.set_exception(reason)
+        """End the wait with `reason`, unless it is over; a wake-up that is still under way counts for nothing."""
+        if self._reason is None and not self.took_turn:
+            self._reason = reason
+            self.wake()
 
     async def wait(self, timeout_s: float) -> None:
         """Wait to be woken. Raises TimeoutError, or what `abort` was given."""
         async with asyncio.timeout(timeout_s):
             await self._future
+        if self._reason is not None:
+            raise self._reason
+        self.took_turn = True
 
 
 class Admission:
@@ -57,7 +63,8 @@ class Admission:
         self.max_wait_s = max_wait_s
         self._pool, self._max_in_flight, self._max_queue, self._clock = pool, max_in_flight, max_queue, clock
         self._places: dict[str, deque[Place]] = {}
-        self._waiting = 0
+        self._woken: dict[str, int] = {}
+        self._waiting = self._entered = 0
         self._last_finish_s = clock()
         self._finish_gap_s = 1.0
         pool.on_room.append(self._on_room)
@@ -78,42 +85,52 @@ class Admission:
             raise ModelNotFound(f"no endpoint serves the model {name!r}; served: {shown}{more}", param="model")
 
     def may_go(self, model: str) -> bool:
-        """Whether a new request may try at once: nobody waits before it, and an endpoint has room."""
-        return model not in self._places and self._has_room(model)
+        """Whether a new request may try at once: nobody before it waits or is about to try, and there is room."""
+        return model not in self._places and model not in self._woken and self._has_room(model)
 
-    def enter(self, model: str, loop: asyncio.AbstractEventLoop, again: bool = False) -> Place:
-        """Take a place: the last, or the first for one that tried in vain (`again`). Raises QueueFull."""
-        if self._waiting >= self._max_queue and not again:
+    def enter(self, model: str, loop: asyncio.AbstractEventLoop, before: Place | None = None) -> Place:
+        """Take a place: the last, or for one that tried in vain where it stood (`before`). Raises QueueFull."""
+        if self._waiting >= self._max_queue and before is None:
             raise QueueFull(
                 f"{self._waiting} requests are waiting already (flow_control.max_queue)",
                 retry_after_s=self.retry_after_s(),
             )
-        place = Place(model, loop)
+        self._entered += 1
+        place = Place(model, self._entered if before is None else before.number, loop)
         places = self._places.setdefault(model, deque())
-        if again:
-            places.appendleft(place)
-        else:
-            places.append(place)
+        index = len(places)
+        if before is not None:  # in front of all but those that came earlier and are back as well
+            index = next((index for index, other in enumerate(places) if other.number > place.number), index)
+        places.insert(index, place)
         self._waiting += 1
         return place
 
     def leave(self, place: Place) -> None:
-        """Take a place out of the queue, woken or not; call it on every path."""
-        places = self._places.get(place.model)
+        """Take a place out of the queue, woken or not; call it once, on every path, as soon as `wait` is over."""
+        model = place.model
+        places = self._places.get(model)
         if places is not None and place in places:
-            self._remove(place.model, places, place)
+            self._remove(model, places, place)
+            return
+        left = self._woken[model] - 1
+        if left:
+            self._woken[model] = left
+        else:
+            del self._woken[model]
+        if not place.took_turn:
+            self.wake_next()
 
     def wake_next(self) -> None:
-        """Wake the first in line of every model that has room, or that has turned out to be unknown.
+        """Wake the first in line of every model that has room, and all of one that has turned out to be unknown.
 
         Whoever is woken calls this again after taking a lease, so room for many wakes many, one after the other.
         """
-        for model in list(self._places):
-            if self._has_room(model) or (self._pool.has_told and not self._pool.remembers(model)):
-                places = self._places[model]
-                place = places[0]
-                self._remove(model, places, place)
-                place.wake()
+        for model, places in list(self._places.items()):
+            if self._pool.has_told and not self._pool.remembers(model):
+                while places:
+                    self._wake(model, places)
+            elif self._has_room(model):
+                self._wake(model, places)
 
     def late(self, model: str) -> GatewayError:
         """Return the error of a request whose wait was too long."""
@@ -136,6 +153,12 @@ class Admission:
         self._finish_gap_s += _RATE_WEIGHT * (gap_s - self._finish_gap_s)
         if self._places:
             self.wake_next()
+
+    def _wake(self, model: str, places: deque[Place]) -> None:
+        place = places[0]
+        self._remove(model, places, place)
+        self._woken[model] = self._woken.get(model, 0) + 1
+        place.wake()
 
     def _remove(self, model: str, places: deque[Place], place: Place) -> None:
         places.remove(place)

@@ -54,12 +54,15 @@ class Leg:
         self._paused = False
         self._wants_all = False
         self._lost_unanswered = False
+        self._aborted = False
 
     async def open(self, head: bytes, body: bytes) -> None:
         """Send a request and wait for the head and the first bytes of the body, or its end.
 
         Raises ConnectFailed, UpstreamFailed, UpstreamTimeout, or what `abort` was given.
         """
+        if self._failure is not None:
+            raise self._failure
         connection = self._pool.take()
         while True:
             reused = connection is not None
@@ -77,7 +80,7 @@ class Leg:
             except UpstreamFailed:
                 # A kept-alive connection that the engine closed just as it was used: the one failure after which
                 # the request cannot have been processed, so it is sent once more, on a new connection.
-                if reused and self._lost_unanswered:
+                if reused and self._lost_unanswered and not self._aborted:
                     connection, self._failure = None, None
                     continue
                 raise
@@ -87,11 +90,15 @@ class Leg:
     async def read(self, limit_bytes: int) -> bytes:
         """Return the whole body. Raises UpstreamFailed if it is longer than `limit_bytes`."""
         self._wants_all = True
+        self._limit_bytes = limit_bytes
+        if self._early_bytes > limit_bytes:
+            too_long = self._too_long()
+            self.abort(too_long)
+            raise too_long
         if not self.complete:
-            self._limit_bytes = limit_bytes
             if self._paused:
                 self.resume()
-            self._arm(self._timeouts.idle_s, self._on_idle_timer)
+            self._arm_idle()
             await self._wait()
         return self.early[0] if len(self.early) == 1 else b"".join(self.early)
 
@@ -104,7 +111,7 @@ class Leg:
             self._sink = sink
             if self._paused:
                 self.resume()
-            self._arm(self._timeouts.idle_s, self._on_idle_timer)
+            self._arm_idle()
             await self._wait()
 
     async def next_chunk(self) -> bytes | None:
@@ -115,7 +122,7 @@ class Leg:
         while not self.early:
             if self.complete:
                 return None
-            self._arm(self._timeouts.idle_s, self._on_idle_timer)
+            self._arm_idle()
             await self._wait()
         chunk = self.early[0] if len(self.early) == 1 else b"".join(self.early)
         self.early.clear()
@@ -139,7 +146,11 @@ class Leg:
 
     def abort(self, reason: BaseException) -> None:
         """End the leg now: its connection is closed and whoever waits on it gets `reason`."""
-        if self.complete or self._failure is not None:
+        if self.complete or self._aborted:
+            return
+        self._aborted = True
+        if self._failure is not None:  # lost a moment ago, and the task that waits has not had its turn yet
+            self._failure = reason
             return
         if self._connecting is not None:
             self._failure = reason
@@ -169,10 +180,12 @@ class Leg:
                 self.pause()
             self._wake()
         elif self._early_bytes > self._limit_bytes:
-            self.abort(UpstreamFailed(f"endpoint {self.name}: the answer is over {self._limit_bytes} bytes"))
+            self.abort(self._too_long())
 
     def on_end(self) -> None:
         """Give the connection back and wake whoever waits."""
+        if self._paused:  # the next request on this connection wants to be read
+            self.resume()
         connection, self._connection = self._connection, None
         self.complete = True
         if connection is not None:
@@ -186,33 +199,43 @@ class Leg:
         self._fail(UpstreamFailed(f"endpoint {self.name}: {reason}"))
 
     async def _connect(self) -> EngineConnection:
-        self._connecting = self._loop.create_task(self._pool.connect())
-        timer = self._loop.call_later(self._timeouts.connect_s, self._connecting.cancel)
+        connecting = self._connecting = self._loop.create_task(self._pool.connect())
+        timer = self._loop.call_later(self._timeouts.connect_s, connecting.cancel)
         try:
-            connection = await self._connecting
+            # `wait` leaves the inner task alone, so that its end and a cancellation of this one never blend.
+            await asyncio.wait((connecting,))
         except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if self._failure is not None:
-                raise self._failure from None
-            if current is not None and current.cancelling():
-                self._connecting.cancel()
-                raise
-            raise ConnectFailed(f"endpoint {self.name}: no connection within {self._timeouts.connect_s:g} s") from None
-        except OSError as error:
-            raise ConnectFailed(f"endpoint {self.name}: {error}") from error
+            if not connecting.cancel() and not connecting.cancelled() and connecting.exception() is None:
+                self._pool.give_back(connecting.result())
+            raise
         finally:
             timer.cancel()
             self._connecting = None
-        if connection.transport is None:
-            raise ConnectFailed(f"endpoint {self.name}: the connection was closed at once")
-        return connection
-
-    async def _wait(self) -> None:
+        error = None if connecting.cancelled() else connecting.exception()
+        if connecting.cancelled():
+            reason = f"no connection within {self._timeouts.connect_s:g} s"
+        elif error is not None:
+            if not isinstance(error, OSError):
+                raise error
+            reason = str(error)
+        elif (connection := connecting.result()).transport is not None:
+            return connection
+        else:
+            reason = "the connection was closed at once"
         if self._failure is not None:
             raise self._failure
-        self._waiter = self._loop.create_future()
+        raise ConnectFailed(f"endpoint {self.name}: {reason}") from error
+
+    async def _wait(self) -> None:
         try:
+            if self._failure is not None:
+                raise self._failure
+            self._waiter = self._loop.create_future()
             await self._waiter
+        except UpstreamFailed:
+            if self._aborted and self._failure is not None:  # after the loss, before this turn
+                raise self._failure from None
+            raise
         finally:
             self._waiter = None
             if self._timer is not None:
@@ -227,6 +250,13 @@ class Leg:
         self._failure = reason
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(reason)
+
+    def _too_long(self) -> UpstreamFailed:
+        return UpstreamFailed(f"endpoint {self.name}: the answer is over {self._limit_bytes} bytes")
+
+    def _arm_idle(self) -> None:
+        left_s = self._timeouts.total_s - (self._loop.time() - self._started_s)
+        self._arm(max(0.0, min(self._timeouts.idle_s, left_s)), self._on_idle_timer)
 
     def _arm(self, delay_s: float, callback: Callable[[], None]) -> None:
         self._last_s = self._loop.time()

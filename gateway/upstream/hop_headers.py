@@ -67,7 +67,8 @@ def _lines_without(headers: Headers, dropped: frozenset[bytes], engine_request_i
 
 def to_client(headers: Headers, request_id: bytes, extra: Headers) -> Headers:
     """Return the answer's headers for the client: the engine's less hop-by-hop ones, then ours."""
-    kept = [header for header in headers if header[0] not in _NOT_TO_CLIENT]
+    dropped = _NOT_TO_CLIENT | _named_by_connection(headers)
+    kept = [header for header in headers if header[0] not in dropped]
     kept.append((b"x-request-id", request_id))
     kept += extra
     return kept

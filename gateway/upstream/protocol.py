@@ -50,6 +50,7 @@ class EngineConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Headers = []
         self._head_bytes = 0
+        self._unparsed_bytes = 0
         self._body: list[bytes] = []
         self._finished = False
         self._framed = False
@@ -65,7 +66,7 @@ class EngineConnection(asyncio.Protocol):
             raise RuntimeError("a connection takes one request at a time, while it is open")
         self._reader = reader
         self.received = self._finished = self._framed = False
-        self._head_bytes = 0
+        self._head_bytes = self._unparsed_bytes = 0
         if len(body) < JOIN_BELOW_BYTES:
             self.transport.write(head + body)
         else:  # two writes, which the event loop sends as one without copying a long prompt
@@ -90,11 +91,19 @@ class EngineConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._lose(f"the answer is not HTTP/1.1: {error}")
-            return
+            if not self._finished:
+                self._lose(f"the answer is not HTTP/1.1: {error}")
+                return
+            self.reusable = False  # the answer is whole, what follows it is not ours
+        if self._head_bytes >= 0:
+            # The parser keeps a header to itself until its line ends, so `on_header` alone would bound nothing.
+            self._unparsed_bytes += len(data)
+            if self._unparsed_bytes > MAX_HEAD_BYTES:
+                self._lose("the answer is not HTTP/1.1: its head does not end")
+                return
         if body:
             reader.on_chunk(body[0] if len(body) == 1 else b"".join(body))
-        if self._finished:
+        if self._finished and self._reader is reader:  # a reader may have left on its last chunk
             self._end(reader)
 
     def eof_received(self) -> None:
@@ -111,7 +120,7 @@ class EngineConnection(asyncio.Protocol):
         if exc is None and self.received and not self._framed and self._head_bytes < 0:
             self._end(reader)
         else:
-            self._lose(str(exc) if exc else "the engine closed the connection before its answer was complete")
+            self._lose((str(exc) if exc else "") or "the engine closed the connection before its answer was complete")
 
     def _end(self, reader: Reader) -> None:
         self._reader = None

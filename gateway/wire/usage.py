@@ -10,9 +10,12 @@ from dataclasses import dataclass
 _PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
 _OUTPUT = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 _CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d+)')
-_CORRECTABLE = re.compile(rb'"cached_tokens"\s*:\s*\d+|"prompt_tokens_details"\s*:\s*null')
+# Space and digits are bounded so that what must be held back is; no engine writes more of either.
+_CORRECTABLE = re.compile(
+    rb'"cached_tokens"\s{0,8}:\s{0,8}\d{1,19}(?![\d.eE])|"prompt_tokens_details"\s{0,8}:\s{0,8}null'
+)
 _LITERALS = (b'"cached_tokens"', b'"prompt_tokens_details"')
-_VALUE_SO_FAR = re.compile(rb"\s*(?::\s*(?:\d*|n|nu|nul))?")
+_VALUE_SO_FAR = re.compile(rb"\s{0,8}(?::\s{0,8}(?:\d{0,19}|n|nu|nul))?")
 _LOOK_BACK = 64
 
 
@@ -77,10 +80,9 @@ def _open_end(chunk: bytes) -> int | None:
     quote = chunk.rfind(b'"', start)
     if quote < 0:
         return None
+    # A whole name first: its closing quote would pass for the opening one of a name that is cut off.
     for literal in _LITERALS:
-        if literal.startswith(chunk[quote:]) and len(chunk) - quote < len(literal):
-            return quote
         name = chunk.rfind(literal, start)
         if name >= 0 and _VALUE_SO_FAR.fullmatch(chunk, name + len(literal)):
             return name
-    return None
+    return quote if any(literal.startswith(chunk[quote:]) for literal in _LITERALS) else None
