@@ -42,13 +42,16 @@ def endpoints(name: str = "e") -> st.SearchStrategy[EndpointView]:
     )
 
 
+names = st.sampled_from([f"e{i}" for i in range(9)])
 pools = st.integers(0, 5).flatmap(lambda size: st.tuples(*(endpoints(f"e{i}") for i in range(size)))).map(list)
 requests = st.builds(
     RequestView,
     model=models,
     hop=hops,
     prompt_bytes=st.integers(0, 10_000),
-    matched=st.dictionaries(st.sampled_from([f"e{i}" for i in range(9)]), shares),
+    matched=st.dictionaries(names, shares),
+    shared=shares,
+    held_blocks=st.dictionaries(names, st.integers(0, 20_000)),
 )
 
 
@@ -151,12 +154,64 @@ def test_every_dispatch_of_ours_lowers_a_fresh_depth_score(endpoint, more):
     assert scorer("queue_depth").score(request, [sent])[0] < scorer("queue_depth").score(request, [endpoint])[0]
 
 
-@given(first=shares, second=shares)
+@given(request=requests, first=shares, second=shares)
 @law
-def test_more_of_the_prompt_is_never_worse(first, second):
-    request = RequestView("m", matched={"a": max(first, second), "b": min(first, second)})
+def test_more_of_the_prompt_is_never_worse_and_beyond_what_is_shared_it_is_better(request, first, second):
+    more, less = max(first, second), min(first, second)
+    request = request._replace(matched={"a": more, "b": less}, held_blocks={})
     high, low = scorer("prefix_cache").score(request, [EndpointView("a"), EndpointView("b")])
     assert high >= low
+    if more > max(less, request.shared) + 1e-9:
+        assert high > low
+
+
+@given(request=requests, pool=pools)
+@law
+def test_credit_for_the_prompt_is_a_share_of_it(request, pool):
+    scores = scorer("prefix_cache").score(request, pool)
+    assert all(0.0 <= score <= 1.0 for score in scores)
+    credit = [request.matched.get(endpoint.name, 0.0) for endpoint in pool]
+    if any(scores) and max(scores) > 0.05 + 1e-9:  # above what an empty cache is worth: it is credit
+        assert all(score <= held + 1e-9 for score, held in zip(scores, credit, strict=True))
+
+
+@given(request=requests, held=shares, other=shares)
+@law
+def test_a_short_front_part_that_many_share_is_no_reason(request, held, other):
+    shared = max(held, other)
+    request = request._replace(matched={"a": held, "b": other}, shared=shared, prompt_bytes=2000)
+    one, another = scorer("prefix_cache").score(request, [EndpointView("a"), EndpointView("b")])
+    cold = request._replace(matched={})
+    assert [one, another] == scorer("prefix_cache").score(cold, [EndpointView("a"), EndpointView("b")])
+
+
+@given(shared=st.floats(0.01, 1), weight=shares, beyond=shares)
+@law
+def test_a_long_front_part_that_many_share_counts_its_weight(shared, weight, beyond):
+    by = build_profile({"prefix_cache": {"weight": 1, "shared_weight": weight}}, [], "max_score").scorers[0].scorer
+    whole = shared + beyond * (1 - shared)
+    request = RequestView("m", prompt_bytes=1_000_000, matched={"a": shared, "b": whole, "c": 0.0}, shared=shared)
+    front, all_of_it, _ = by.score(request, [EndpointView(name) for name in "abc"])
+    assert front == pytest.approx(weight * shared)
+    assert all_of_it - front == pytest.approx(whole - shared)
+
+
+@given(pool=pools, held=st.dictionaries(names, st.integers(0, 20_000)), shared=shares)
+@law
+def test_a_prompt_that_nobody_knows_goes_where_the_least_is_cached(pool, held, shared):
+    scores = scorer("prefix_cache").score(RequestView("m", shared=shared, held_blocks=held), pool)
+    blocks = [held.get(endpoint.name, 0) for endpoint in pool]
+    assert all(0.0 <= score <= 0.05 for score in scores)
+    order = sorted(range(len(pool)), key=lambda index: blocks[index])
+    assert [scores[index] for index in order] == sorted(scores, reverse=True)
+    if pool and min(blocks) < max(blocks):
+        assert scores[order[0]] > scores[order[-1]] == 0.0
+
+
+@pytest.mark.parametrize("setting", [{"shared_weight": -0.1}, {"shared_weight": 1.1}, {"shared_from_bytes": -1}])
+def test_a_weight_of_what_is_shared_out_of_range_is_refused(setting):
+    with pytest.raises(ValueError, match="prefix_cache: shared_weight must be 0 to 1 and shared_from_bytes 0 or more"):
+        build_profile({"prefix_cache": {"weight": 1, **setting}}, [], "max_score")
 
 
 @given(pool=pools)
