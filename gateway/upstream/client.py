@@ -104,13 +104,13 @@ class Leg:
 
     async def relay(self, sink: Callable[[bytes], None]) -> None:
         """Give every body chunk to `sink` as it comes, the early ones first; return at the body's end."""
+        if self._paused:  # before the sink can pause for a reason of its own
+            self.resume()
         for chunk in self.early:
             sink(chunk)
         self.early.clear()
         if not self.complete:
             self._sink = sink
-            if self._paused:
-                self.resume()
             self._arm_idle()
             await self._wait()
 
