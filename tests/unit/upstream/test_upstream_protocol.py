@@ -125,7 +125,7 @@ async def test_a_head_has_a_limit(head):
         await talk.gone()
 
     async with scripted(script) as engine:
-        with pytest.raises(UpstreamFailed, match="endpoint e: the answer is not HTTP/1.1"):
+        with pytest.raises(UpstreamFailed, match=r"endpoint e: the answer is not HTTP/1.1"):
             await engine.opened()
         assert await engine.at_rest() == (0, 0)
 
@@ -148,7 +148,7 @@ async def test_a_head_just_below_the_limit_passes_and_a_long_body_is_no_head():
 )
 async def test_what_is_no_http_is_no_answer(answer):
     async with scripted(once(answer)) as engine:
-        with pytest.raises(UpstreamFailed, match="endpoint e: the answer is not HTTP/1.1: "):
+        with pytest.raises(UpstreamFailed, match=r"endpoint e: the answer is not HTTP/1.1: "):
             await engine.whole()
         assert await engine.at_rest() == (0, 0)
 
@@ -186,7 +186,7 @@ class Noted:
         self._leaves = leaves
 
     def on_head(self, status, headers) -> None:
-        self.told.append(status)
+        self.told += [status, dict(headers)]
 
     def on_chunk(self, chunk) -> None:
         self.told.append(chunk)
@@ -197,7 +197,7 @@ class Noted:
         self.told.append("end")
 
     def on_lost(self, reason) -> None:
-        self.told.append("lost")
+        self.told += ["lost", reason]
 
 
 async def test_a_connection_takes_one_request_at_a_time_while_it_is_open():
@@ -213,7 +213,7 @@ async def test_a_connection_takes_one_request_at_a_time_while_it_is_open():
         await engine.at_rest()
         with pytest.raises(RuntimeError, match="while it is open"):
             connection.request(HEAD, BODY, Noted())
-        assert reader.told == [200, b"ok", "end"]
+        assert reader.told == [200, {b"content-length": b"2"}, b"ok", "end"]
 
 
 async def test_a_reader_that_leaves_on_the_last_chunk_hears_no_more():
@@ -222,7 +222,7 @@ async def test_a_reader_that_leaves_on_the_last_chunk_hears_no_more():
         reader = Noted(leaves=connection)
         connection.request(HEAD, BODY, reader)
         await engine.at_rest()
-        assert reader.told == [200, b"ok"]
+        assert reader.told == [200, {b"content-length": b"2"}, b"ok"]
         connection.abort()
 
 
@@ -265,7 +265,7 @@ async def test_an_idle_connection_that_the_engine_closes_is_forgotten():
 
 async def test_a_pool_says_who_refused():
     pool = ConnectionPool("127.0.0.1", 1, asyncio.get_running_loop())
-    with pytest.raises(OSError, match="127.0.0.1"):
+    with pytest.raises(OSError, match=r"127.0.0.1"):
         await pool.connect()
     await ticks(2)
     assert pool.open_count == 0

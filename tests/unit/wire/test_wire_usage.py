@@ -16,18 +16,17 @@ HELD_AT_MOST = 64
 
 spaces = st.sampled_from(["", "", " ", "\n  ", " " * 8])
 numbers = st.integers(0, 10**18).map(str)
+PARTS = r"""
+" \" { } , : null nul n 5 data: "cached "cached_tokens "prompt_tokens_details "cached_tokens" "prompt_tokens_details"
+"prompt_tokens" \"cached_tokens\":5 "\"cached_tokens\"" "cached_tokens":null "cached_tokens":-1 "cached_tokens":1.5
+"prompt_tokens_details":{ "cached_tokens"5 "prompt_tokens_details":n
+"""
 fragments = st.one_of(
-    st.sampled_from(
-        [
-            '"', '\\"', "{", "}", ",", ":", "null", "nul", "n", "5", '"cached', '"cached_tokens', '"prompt_tokens_details',
-            '"cached_tokens"', '"prompt_tokens_details"', '"prompt_tokens"', '\\"cached_tokens\\":5', '"\\"cached_tokens\\"',
-            '"cached_tokens":null', '"cached_tokens":-1', '"cached_tokens":1.5', '"prompt_tokens_details":{', "data: ", "\n\n",
-        ]
-    ),
+    st.sampled_from([*PARTS.split(), "\n\n"]),
     st.builds('"cached_tokens"{}:{}{}'.format, spaces, spaces, numbers),
     st.builds('"prompt_tokens_details"{}:{}null'.format, spaces, spaces),
     st.text(max_size=5),
-)  # fmt: skip
+)
 bodies = st.lists(fragments, max_size=12).map(lambda parts: "".join(parts).encode("utf-8", "replace"))
 
 
