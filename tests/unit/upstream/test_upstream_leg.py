@@ -114,7 +114,8 @@ async def test_the_engine_sees_that_an_aborted_leg_is_gone():
             await leg.next_chunk()
 
 
-async def test_an_abort_counts_even_right_after_the_connection_is_lost():
+@pytest.mark.parametrize("reason", [Left("why"), UpstreamFailed("why")])
+async def test_an_abort_counts_even_right_after_the_connection_is_lost(reason):
     async with scripted(silent) as engine:
         connection = await idle_connection(engine)
         leg = engine.leg()
@@ -122,8 +123,8 @@ async def test_an_abort_counts_even_right_after_the_connection_is_lost():
         await ticks(3)
         assert connection.transport is not None
         connection.transport.abort()  # its loss is told in the next round of the loop, and right behind it:
-        asyncio.get_running_loop().call_soon(leg.abort, Left())
-        with pytest.raises(Left):
+        asyncio.get_running_loop().call_soon(leg.abort, reason)
+        with pytest.raises(type(reason), match="why"):
             await task
         assert engine.connections == 1  # it was not sent once more
 
