@@ -1,4 +1,4 @@
-"""Puts the parts together: the only place that picks implementations and starts tasks, all in one TaskGroup."""
+"""Puts the parts together: the only place that picks implementations and starts background tasks, in one TaskGroup."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,11 @@ class Parts:
 
 
 class Gateway:
-    """One gateway process: `run` serves until `stop` is called."""
+    """One gateway process: `run` serves until `stop` is called.
+
+    Once `started` is set it listens: `address` is (host, port) of the inference API, `admin_address` that of the admin
+    API, None where it is off.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -110,7 +114,7 @@ class Gateway:
                 watch.stop(endpoint.name)
 
     def stop(self) -> None:
-        """Take no new connections; requests in flight have `drain.grace_s` to end, after a second call no time."""
+        """Take no connections; requests in flight have whole seconds of `drain.grace_s`, none after a second call."""
         for server in self._servers:
             server.force_exit = server.should_exit
             server.should_exit = True

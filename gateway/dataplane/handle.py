@@ -54,7 +54,7 @@ class DataPlane:
     receipt_headers: bool
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, connection: Connection | None) -> None:
-        """Serve one inference request; every error is answered, nothing is raised but cancellation."""
+        """Serve one inference request: every GatewayError is answered; anything else is raised once all is settled."""
         exchange = _exchange(scope, receive, send, connection)
         try:
             request = parse(await read_body(exchange, self.body_bytes), scope["path"])

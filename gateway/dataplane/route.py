@@ -23,7 +23,11 @@ class _Known(NamedTuple):
 
 
 class Router:
-    """Plans routes over one pool; `mode` is `disaggregation.mode`."""
+    """Plans routes over one pool.
+
+    `mode` is `disaggregation.mode`; an endpoint that holds `max_in_flight` requests is left out. `clock` is monotonic
+    seconds, `chance` a number in [0, 1) that breaks ties.
+    """
 
     def __init__(
         self,
