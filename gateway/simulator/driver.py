@@ -89,10 +89,11 @@ class Driver:
                 self._loop.call_later(HEARTBEAT_S, self._renew, job)
         self.wake()
 
-    def abort(self, job: Job, *, told: str = "abort") -> None:
+    def abort(self, job: Job, *, told: str | None = None) -> None:
         """End `job` now if it lives; its blocks, and those another engine keeps for it, become free.
 
-        `told` is the reason that is counted: a stop string ends a job from here, too.
+        `told` is the reason to be counted, None to count nothing: vLLM forgets a request whose client has left, and
+        counts one that a stop string ends.
         """
         if self.engine.abort(job.id) is not None:
             self._ended(job, told)
@@ -129,12 +130,13 @@ class Driver:
             token_seen(job, before[job])
             box = self._boxes[job.id]
             if job.finish_reason is not None:
-                self._ended(job)
+                self._ended(job, job.finish_reason)
             box.put(job, token)
 
-    def _ended(self, job: Job, told: str | None = None) -> None:
+    def _ended(self, job: Job, told: str | None) -> None:
         del self._boxes[job.id]
-        self.metrics.end(job, told or job.finish_reason or "abort")
+        if told is not None:
+            self.metrics.end(job, told)
         if job.id in self.engine.pins:
             self.side.lease(job.id)
         task = self._pulls.pop(job.id, None)
@@ -172,7 +174,7 @@ class Driver:
         box = self._boxes[job.id]
         self.engine.load_failed(job, recompute=self._load_failure == "recompute")
         if job.finish_reason is not None:
-            self._ended(job)
+            self._ended(job, job.finish_reason)
             box.put(job, None)
         self.wake()
 

@@ -56,7 +56,7 @@ class Histogram:
         total = 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             total += count
-            yield f'{name}_bucket{{{labels},le="{bound}"}} {float(total)}'
+            yield f'{name}_bucket{{le="{bound}",{labels}}} {float(total)}'
         yield f"{name}_count{{{labels}}} {float(total)}"
         yield f"{name}_sum{{{labels}}} {self.sum}"
 

@@ -151,8 +151,9 @@ class SimServer:
         if route is None:
             known = any(path == other for _, other in self._routes)
             status, word = (405, "Method Not Allowed") if known else (404, "Not Found")
-            raise Refusal(status, word, word)
-        await route(exchange)
+            await exchange.reply(status, {"detail": word})
+        else:
+            await route(exchange)
 
     def _side(self, wake: Callable[[], None]) -> SideChannel:
         return SideChannel(

@@ -266,7 +266,7 @@ async def test_a_chat_without_a_word_is_refused(client):
         assert response.status_code == 400
 
 
-async def test_a_client_that_leaves_within_its_body_leaves_nothing(client):
+async def test_a_client_that_leaves_within_its_body_leaves_nothing():
     async with sim_engine() as engine:
         host, _, port = engine.url.removeprefix("http://").partition(":")
         _, writer = await asyncio.open_connection(host, int(port))
@@ -289,6 +289,10 @@ async def test_streams_can_tell_token_ids_and_tool_calls(client):
         assert sum(len(chunk["choices"][0].get("token_ids") or []) for chunk in chunks) > len(calls) - 3
         whole = (await chat(client, engine, tools=[tool], max_tokens=40)).json()["choices"][0]
         assert whole["finish_reason"] == "tool_calls"
+        choice = {"type": "function", "function": {"name": "f"}}
+        named = (await chat(client, engine, tools=[tool], tool_choice=choice, max_tokens=40)).json()["choices"][0]
+        assert named["finish_reason"] == "stop"
+        assert named["message"]["tool_calls"] == whole["message"]["tool_calls"]
 
 
 async def test_many_streams_in_one_batch_say_what_they_say_alone(client):
