@@ -23,7 +23,8 @@ class Asked:
     """One inference request. `prompts` holds token ids per prompt; every prompt is answered `n` times.
 
     `top_logprobs` is None where no log probabilities were asked for. `keys` has one sampling key per choice of a
-    prompt, None for greedy decoding. `call` is the forced tool call, `kv` the kv_transfer_params.
+    prompt, None for greedy decoding. `call` is the forced tool call, `kv` the kv_transfer_params;
+    with `prompt_only` the answer is the echoed prompt alone.
     """
 
     chat: bool
@@ -48,6 +49,7 @@ class Asked:
     forced: list[int] = field(default_factory=list)
     call: Call | None = None
     kv: Body | None = None
+    prompt_only: bool = False
 
 
 def chat_request(body: Body, models: tuple[str, ...], max_model_len: int) -> Asked:
@@ -81,9 +83,10 @@ def completion_request(body: Body, models: tuple[str, ...], max_model_len: int) 
         raise malformed("logprobs: a number of alternatives from 0 is required", "logprobs")
     prompts, texts = _prompts(body.get("prompt"))
     limit = body.get("max_tokens", 16)
-    if body.get("echo") and limit == 0:
-        limit = 1
-    return _asked(body, False, model, prompts, texts, limit, top, max_model_len)
+    prompt_only = body.get("echo") is True and limit == 0
+    asked = _asked(body, False, model, prompts, texts, 1 if prompt_only else limit, top, max_model_len)
+    asked.prompt_only = prompt_only
+    return asked
 
 
 def tokenize_request(body: Body, models: tuple[str, ...]) -> list[int]:

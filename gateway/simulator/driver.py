@@ -14,7 +14,6 @@ from gateway.simulator.metrics import Metrics
 from gateway.simulator.nixl import Remote, SideChannel, TransferError, notify, pull, remote_of
 
 MAX_DEBT_S = 0.25
-HEARTBEAT_S = 5.0
 LoadFailure = Literal["fail", "recompute"]
 
 
@@ -52,12 +51,14 @@ class Driver:
 
     def __init__(
         self, engine: Engine, metrics: Metrics, side: Callable[[Callable[[], None]], SideChannel], *,
-        speed: float, load_failure: LoadFailure, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        speed: float, heartbeat_s: float, load_failure: LoadFailure,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:  # fmt: skip
         self.engine = engine
         self.metrics = metrics
         self.side = side(self.wake)
         self._speed = speed
+        self._heartbeat_s = heartbeat_s
         self._load_failure = load_failure
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
@@ -86,7 +87,7 @@ class Driver:
             self._boxes[job.id] = box
             if remote is not None:
                 self._remotes[job.id] = remote
-                self._loop.call_later(HEARTBEAT_S, self._renew, job)
+                self._loop.call_later(self._heartbeat_s, self._renew, job)
         self.wake()
 
     def abort(self, job: Job, *, told: str | None = None) -> None:
@@ -182,7 +183,7 @@ class Driver:
         remote = self._remotes.get(job.id)
         if remote is not None:
             self._spawn(self._notify(remote, "renew"))
-            self._loop.call_later(HEARTBEAT_S, self._renew, job)
+            self._loop.call_later(self._heartbeat_s, self._renew, job)
 
     async def _notify(self, remote: Remote, op: str) -> None:
         try:

@@ -119,7 +119,7 @@ class Answer:
 
     def chunk(self, choice: Choice) -> bytes:
         """Return the chunk for what `choice` has to show now, empty if that is nothing."""
-        text = choice.delta()
+        text = "" if self.asked.prompt_only else choice.delta()
         tokens = choice.take_tokens()
         if not text and not tokens and choice.finish_reason is None:
             return b""
@@ -197,7 +197,7 @@ class Answer:
         echoed = self.asked.texts[choice.index // self.asked.n] if self.asked.echo else ""
         return {
             "index": choice.index,
-            "text": echoed + choice.text,
+            "text": echoed if self.asked.prompt_only else echoed + choice.text,
             "logprobs": self._logprobs(choice, tokens),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop,

@@ -124,6 +124,11 @@ async def test_echo_repeats_the_prompt(engine):
     assert answer["choices"][0]["text"].startswith("Echo this")
 
 
+async def test_echo_without_new_tokens_is_the_prompt(engine):
+    answer = (await engine.complete("Echo this", echo=True, max_tokens=0)).json()
+    assert answer["choices"][0]["text"] == "Echo this"
+
+
 async def test_chat_logprobs(engine):
     answer = (await engine.chat(logprobs=True, top_logprobs=2, max_tokens=3, ignore_eos=True)).json()
     content = answer["choices"][0]["logprobs"]["content"]

@@ -166,6 +166,21 @@ async def test_a_lease_does_not_end_while_blocks_are_read(client):
         assert prefiller.metrics.expired == 0
 
 
+async def test_a_decode_that_waits_for_its_turn_keeps_the_lease_alive(client):
+    async with sim_engine(lease_s=0.1) as prefiller, sim_engine(num_blocks=64, heartbeat_s=0.02) as decoder:
+        hog = asyncio.get_running_loop().create_task(
+            chat(
+                client, decoder, messages=[{"role": "user", "content": "word " * 700}], max_tokens=250, ignore_eos=True
+            )
+        )
+        await until(lambda: decoder.engine.running)
+        params = await prefill(client, prefiller)
+        assert (await chat(client, decoder, kv_transfer_params=params)).status_code == 200
+        assert decoder.engine.totals.external > 0
+        assert prefiller.metrics.expired == 0
+        assert (await hog).status_code == 200
+
+
 async def test_nonsense_on_the_side_channel_harms_nobody(client):
     async with sim_pair() as (prefiller, decoder):
         params = await prefill(client, prefiller)
