@@ -123,7 +123,9 @@ async def test_engines_of_different_block_sizes_do_not_hand_over(client):
 async def test_a_decode_that_is_aborted_before_the_pull_frees_the_prefill(client):
     async with sim_engine() as prefiller, sim_engine(num_blocks=64, block_size=16) as decoder:
         hog = asyncio.get_running_loop().create_task(
-            chat(client, decoder, messages=[{"role": "user", "content": "word " * 700}], max_tokens=200)
+            chat(
+                client, decoder, messages=[{"role": "user", "content": "word " * 850}], max_tokens=150, ignore_eos=True
+            )
         )
         await until(lambda: decoder.engine.running)
         params = await prefill(client, prefiller)
@@ -167,10 +169,10 @@ async def test_a_lease_does_not_end_while_blocks_are_read(client):
 
 
 async def test_a_decode_that_waits_for_its_turn_keeps_the_lease_alive(client):
-    async with sim_engine(lease_s=0.1) as prefiller, sim_engine(num_blocks=64, heartbeat_s=0.02) as decoder:
+    async with sim_engine(lease_s=0.05) as prefiller, sim_engine(num_blocks=64, heartbeat_s=0.01) as decoder:
         hog = asyncio.get_running_loop().create_task(
             chat(
-                client, decoder, messages=[{"role": "user", "content": "word " * 700}], max_tokens=250, ignore_eos=True
+                client, decoder, messages=[{"role": "user", "content": "word " * 850}], max_tokens=150, ignore_eos=True
             )
         )
         await until(lambda: decoder.engine.running)
