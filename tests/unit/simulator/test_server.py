@@ -40,7 +40,7 @@ async def prefill(client: httpx.AsyncClient, engine: SimServer) -> dict[str, Any
 
 async def until(condition: Any) -> None:
     """Let others run until `condition()` holds; the test's timeout ends a wait in vain."""
-    while not condition():  # noqa: ASYNC110 - the engine tells nobody of its inner changes
+    while not condition():
         await asyncio.sleep(0)
 
 
