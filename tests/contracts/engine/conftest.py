@@ -14,7 +14,7 @@ import pytest
 
 from tests.engines import sim_engine, sim_pair
 
-REAL = os.environ.get("TWOHOP_TEST_ENGINE_URLS", "").split()  # noqa: TID251 - the one switch to real engines
+REAL = os.environ.get("TWOHOP_TEST_ENGINE_URLS", "").split()
 
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # loads no certificates, which would take longer than a test
 
