@@ -1,15 +1,19 @@
 """The inference routes under a server that gives no transport: the same bytes through ASGI `send`."""
 
 import asyncio
+from collections.abc import MutableMapping
+from typing import Any
 
 from gateway.api.inference import InferenceRoutes
 from tests.fakes.engine import Call, fake_engine
 from tests.gateways import Running, run_gateway
 
+Message = MutableMapping[str, Any]
+
 EVENTS = [b"data: %d\n\n" % number for number in range(5)]
 
 
-def scope_of(path: str, body: bytes) -> dict:
+def scope_of(path: str, body: bytes) -> Message:
     """Return an ASGI scope without extensions."""
     return {
         "type": "http",
@@ -27,16 +31,16 @@ class Client:
     def __init__(self, body: bytes) -> None:
         self.body: bytes | None = body
         self.leaves = asyncio.Event()
-        self.got: list[dict] = []
+        self.got: list[Message] = []
 
-    async def receive(self) -> dict:
+    async def receive(self) -> Message:
         if self.body is not None:
             body, self.body = self.body, None
             return {"type": "http.request", "body": body, "more_body": False}
         await self.leaves.wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, message: dict) -> None:
+    async def send(self, message: Message) -> None:
         self.got.append(dict(message))
 
 
