@@ -46,7 +46,7 @@ async def until_it_refuses_connections(url: str) -> None:
             try:
                 async with httpx.AsyncClient() as client:
                     await client.get(f"{url}/healthz")
-            except httpx.ConnectError:
+            except httpx.TransportError:  # refused, or reset in the backlog
                 return
 
 
