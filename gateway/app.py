@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import socket
 from collections.abc import Generator, Iterable
@@ -130,10 +131,11 @@ class Gateway:
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=int(self.config.drain.grace_s),
+                timeout_graceful_shutdown=math.ceil(self.config.drain.grace_s),
             )
         )
 
