@@ -115,7 +115,7 @@ class Gateway:
                 watch.stop(endpoint.name)
 
     def stop(self) -> None:
-        """Take no connections; requests in flight have whole seconds of `drain.grace_s`, none after a second call."""
+        """Take no connections; requests in flight have `drain.grace_s`, rounded up, or none after a second call."""
         for server in self._servers:
             server.force_exit = server.should_exit
             server.should_exit = True
