@@ -6,7 +6,7 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
 import uvicorn
@@ -41,7 +41,7 @@ from scorers.registry import build_profile
 
 logger = logging.getLogger("twohop")
 
-# Per endpoint; at about 200 bytes each, 4 MB. A block is 128 bytes to some KB of prompt: about a million tokens.
+# Per endpoint; at 100 to 180 bytes each, up to 4 MB. A block is 128 bytes to some KB of prompt: about a million tokens.
 INDEX_BLOCKS_PER_ENDPOINT = 20_000
 KEEP_ALIVE_S = 75
 
@@ -82,8 +82,8 @@ class Gateway:
             listener = sockets.enter_context(_listen(self.config.listen, "listen"))
             admin = self.config.admin.listen
             admin_listener = sockets.enter_context(_listen(admin, "admin.listen")) if admin is not None else None
-            parts = self.parts = build(self.config, asyncio.get_running_loop())
-            edges = build_edges(parts.pool, parts.metrics, lambda: self._stopping)
+            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_stopping)
+            edges = build_edges(parts.pool, parts.metrics, self._is_stopping)
             self._servers = [self._server(InferenceRoutes(parts.data_plane, edges))]
             served: list[tuple[_Server, socket.socket]] = [(self._servers[0], listener)]
             self.address = listener.getsockname()[:2]
@@ -121,6 +121,9 @@ class Gateway:
             server.should_exit = True
         self._stopping = True
 
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
     def _server(self, app: ASGIApp) -> "_Server":
         limits = self.config.limits
         return _Server(
@@ -148,8 +151,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-def build(config: Config, loop: asyncio.AbstractEventLoop) -> Parts:
-    """Return the parts of a gateway for `config`, wired; nothing runs yet."""
+def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool]) -> Parts:
+    """Return the parts of a gateway for `config`, wired; nothing runs yet. `stopping()`: take no new requests."""
     flow, timeouts = config.flow_control, config.timeouts
     pool = Pool(
         Limits(config.health.healthy_after, config.health.unhealthy_after), stale_after_s=config.scrape.stale_after_s
@@ -185,6 +188,7 @@ def build(config: Config, loop: asyncio.AbstractEventLoop) -> Parts:
         receipts=receipts,
         body_bytes=config.limits.body_bytes,
         receipt_headers=config.routing.receipt_headers,
+        stopping=stopping,
     )
     return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane)
 

@@ -99,6 +99,7 @@ class Exchange:
     matched: dict[str, float] = field(default_factory=dict)
     cached_tokens: int | None = None
     outcome: str | None = None
+    handoff_open: bool = False
     tail: bytes = b""
     listener: asyncio.Task[None] | None = None
 
@@ -113,6 +114,13 @@ class Exchange:
             if name == wanted:
                 return value  # type: ignore[no-any-return]
         return None
+
+    @property
+    def target(self) -> bytes:
+        """The request target as the client sent it, its query included."""
+        path: bytes = self.scope["raw_path"]
+        query: bytes = self.scope["query_string"]
+        return path + b"?" + query if query else path
 
     # The watcher's side of the client's connection.
 

@@ -141,4 +141,4 @@ async def _break_off(exchange: Exchange, error: EngineError, last: bytes, events
         exchange.connection.transport.abort()
         await asyncio.sleep(0)
         return
-    raise error
+    raise ConnectionAbortedError(error.message) from error  # what makes a server break the connection off

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import Any
 
 from gateway.api.inference import InferenceRoutes
@@ -44,9 +45,24 @@ class Client:
         self.got.append(dict(message))
 
 
-async def post(gateway: Running, client: Client, body: bytes) -> None:
-    app = InferenceRoutes(gateway.parts.data_plane, gateway.parts.data_plane)  # type: ignore[arg-type]
+async def post(gateway: Running, client: Client, body: bytes, stopping: bool = False) -> None:
+    app = InferenceRoutes(replace(gateway.parts.data_plane, stopping=lambda: stopping), no_edges)
     await app(scope_of("/v1/completions", body), client.receive, client.send)
+
+
+async def no_edges(*_: Any) -> None:
+    raise AssertionError("an inference request went to the edges")
+
+
+async def test_a_stopping_gateway_says_so():
+    body = b'{"model": "m", "prompt": "x"}'
+    async with fake_engine() as engine, run_gateway([engine.url]) as gateway:
+        client = Client(body)
+        await post(gateway, client, body, stopping=True)
+        assert client.got[0]["status"] == 503
+        assert (b"retry-after", b"1") in client.got[0]["headers"]
+        assert b'"code":"shutting_down"' in client.got[1]["body"]
+        assert engine.calls == []
 
 
 async def test_a_stream_passes_byte_for_byte():
