@@ -1,11 +1,12 @@
-"""Puts the parts together: the only place that picks implementations and starts tasks, all in one TaskGroup."""
+"""Puts the parts together: the only place that picks implementations and starts background tasks, in one TaskGroup."""
 
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import socket
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
 import uvicorn
@@ -40,7 +41,7 @@ from scorers.registry import build_profile
 
 logger = logging.getLogger("twohop")
 
-# Per endpoint; at about 200 bytes each, 4 MB. A block is 128 bytes to some KB of prompt: about a million tokens.
+# Per endpoint; at 100 to 180 bytes each, up to 4 MB. A block is 128 bytes to some KB of prompt: about a million tokens.
 INDEX_BLOCKS_PER_ENDPOINT = 20_000
 KEEP_ALIVE_S = 75
 
@@ -60,7 +61,11 @@ class Parts:
 
 
 class Gateway:
-    """One gateway process: `run` serves until `stop` is called."""
+    """One gateway process: `run` serves until `stop` is called.
+
+    Once `started` is set it listens: `address` is (host, port) of the inference API, `admin_address` that of the admin
+    API, None where it is off.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -77,8 +82,8 @@ class Gateway:
             listener = sockets.enter_context(_listen(self.config.listen, "listen"))
             admin = self.config.admin.listen
             admin_listener = sockets.enter_context(_listen(admin, "admin.listen")) if admin is not None else None
-            parts = self.parts = build(self.config, asyncio.get_running_loop())
-            edges = build_edges(parts.pool, parts.metrics, lambda: self._stopping)
+            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_stopping)
+            edges = build_edges(parts.pool, parts.metrics, self._is_stopping)
             self._servers = [self._server(InferenceRoutes(parts.data_plane, edges))]
             served: list[tuple[_Server, socket.socket]] = [(self._servers[0], listener)]
             self.address = listener.getsockname()[:2]
@@ -110,11 +115,14 @@ class Gateway:
                 watch.stop(endpoint.name)
 
     def stop(self) -> None:
-        """Take no new connections; requests in flight have `drain.grace_s` to end, after a second call no time."""
+        """Take no connections; requests in flight have `drain.grace_s`, rounded up, or none after a second call."""
         for server in self._servers:
             server.force_exit = server.should_exit
             server.should_exit = True
         self._stopping = True
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
 
     def _server(self, app: ASGIApp) -> "_Server":
         limits = self.config.limits
@@ -126,10 +134,11 @@ class Gateway:
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=int(self.config.drain.grace_s),
+                timeout_graceful_shutdown=math.ceil(self.config.drain.grace_s),
             )
         )
 
@@ -142,8 +151,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-def build(config: Config, loop: asyncio.AbstractEventLoop) -> Parts:
-    """Return the parts of a gateway for `config`, wired; nothing runs yet."""
+def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool]) -> Parts:
+    """Return the parts of a gateway for `config`, wired; nothing runs yet. `stopping()`: take no new requests."""
     flow, timeouts = config.flow_control, config.timeouts
     pool = Pool(
         Limits(config.health.healthy_after, config.health.unhealthy_after), stale_after_s=config.scrape.stale_after_s
@@ -179,6 +188,7 @@ def build(config: Config, loop: asyncio.AbstractEventLoop) -> Parts:
         receipts=receipts,
         body_bytes=config.limits.body_bytes,
         receipt_headers=config.routing.receipt_headers,
+        stopping=stopping,
     )
     return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane)
 

@@ -22,6 +22,7 @@ make_venv() {
     python=$(find_python) || return 1
     say "making .venv with $("$python" --version)"
     if ! "$python" -m venv --clear .venv; then
+        rm -rf .venv # half of one would look like a whole one
         say "$python cannot make a virtual environment; its module ensurepip is probably missing."
         say "Debian, Ubuntu: apt install python3-venv; elsewhere install a complete Python, then try again."
         return 1

@@ -7,6 +7,10 @@ import coverage
 import pytest
 from hypothesis import settings
 
+from tests.vllm.engines import vllm_log, vllm_pair
+
+__all__ = ["vllm_log", "vllm_pair"]  # one pair of real engines for the whole run, whatever folder asks for it
+
 TESTS = Path(__file__).parent
 VLLM_TIMEOUT_S = 900.0
 # Under `coverage run`, imports and these tests are traced, and no others: tracing makes them twice as slow, and a
@@ -44,7 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if TESTS / "vllm" in item.path.parents:
             item.add_marker(pytest.mark.vllm)
-        if item.get_closest_marker("vllm") and not item.get_closest_marker("timeout"):
+        real = item.get_closest_marker("vllm") or config.getoption("--vllm")
+        if real and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(VLLM_TIMEOUT_S))
     if not config.getoption("--vllm"):
         left_out = [item for item in items if item.get_closest_marker("vllm")]

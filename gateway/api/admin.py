@@ -13,7 +13,7 @@ from gateway.pool.store import Pool
 
 
 def build_admin(pool: Pool, receipts: Receipts, token: str | None, clock: Callable[[], float]) -> FastAPI:
-    """Return the admin app; with a `token`, every request needs it as a Bearer token."""
+    """Return the admin app; `clock` is monotonic seconds. With a `token`, every request needs it as a Bearer token."""
 
     async def check_token(request: Request) -> None:
         expected = f"Bearer {token}".encode()

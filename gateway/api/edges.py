@@ -1,20 +1,22 @@
 """The routes on `listen` that are not hot: models, health, metrics; errors in OpenAI's shape."""
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from gateway.errors import GatewayError, ModelNotFound
+from gateway.errors import GatewayError, InvalidRequest, ModelNotFound
 from gateway.observability.metrics import CONTENT_TYPE, Metrics
 from gateway.pool.store import Pool
 
 
 def error_response(error: GatewayError) -> Response:
     """Return the answer for an error of ours."""
-    headers = {} if error.retry_after_s is None else {"retry-after": str(int(error.retry_after_s))}
+    headers = {} if error.retry_after_s is None else {"retry-after": str(math.ceil(error.retry_after_s))}
     return Response(error.body(), error.status, headers, media_type="application/json")
 
 
@@ -34,7 +36,13 @@ def shape_errors(app: FastAPI) -> None:
     async def gateway_error(_: Request, error: Exception) -> Response:
         return error_response(cast("GatewayError", error))
 
+    async def invalid(_: Request, error: Exception) -> Response:
+        problems = cast("RequestValidationError", error).errors()
+        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in problems)
+        return error_response(InvalidRequest(told))
+
     app.add_exception_handler(HTTPException, framework_error)
+    app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(GatewayError, gateway_error)
 
 

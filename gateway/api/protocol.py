@@ -11,6 +11,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from gateway.errors import InvalidRequest
+
 EXTENSION = "twohop.connection"
 
 
@@ -109,15 +111,29 @@ class ClientConnection(HttpToolsProtocol):
         if self.watcher is not None:
             self.watcher.client_ready()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, in the shape of every other error."""
+        self._refuse(b"400 Bad Request", InvalidRequest(msg))
+
     def _refuse_head(self) -> None:
+        error = InvalidRequest(f"the request head is over {self.head_limit_bytes} bytes (limits.header_bytes)")
+        self._refuse(b"431 Request Header Fields Too Large", error)
+
+    def _refuse(self, status: bytes, error: InvalidRequest) -> None:
+        body = error.body()
         self.transport.write(
-            b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+            b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (status, len(body), body)
         )
         self.transport.close()
 
     def _head_late(self) -> None:
         self._head_timer = None
-        self.transport.close()
+        if self._head_bytes:
+            limit = f"the request head did not come within {self.head_timeout_s:g} s (timeouts.header_s)"
+            self._refuse(b"408 Request Timeout", InvalidRequest(limit))
+        else:
+            self.transport.close()
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:

@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--speed", type=float, default=1.0, metavar="X", help="times as fast as the profile (%(default)s)")
     add("--seed", type=int, default=0, metavar="N", help="which requests a fault with a share strikes (%(default)s)")
     add("--lease-s", type=float, default=30.0, metavar="S", help="how long a prefill keeps KV blocks (%(default)s)")
+    add("--heartbeat-s", type=float, default=5.0, metavar="S", help="how often a decode renews a lease (%(default)s)")
     add("--nixl-port", type=int, default=0, metavar="PORT", help="side channel for KV handoffs (any free port)")
     add("--kv-load-failure", default="fail", choices=("fail", "recompute"), help="when KV cannot be read (%(default)s)")
     add("--mean-output-tokens", type=int, default=128, metavar="N", help="length of a free answer (%(default)s)")
@@ -36,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; return 0, or 2 if the flags do not fit together."""
     options = Options(
         models=tuple(args.model or ("sim",)), role=args.role, profile=args.profile, speed=args.speed, seed=args.seed,
-        faults=tuple(args.fault), lease_s=args.lease_s, nixl_port=args.nixl_port, load_failure=args.kv_load_failure,
+        faults=tuple(args.fault), lease_s=args.lease_s, heartbeat_s=args.heartbeat_s,
+        nixl_port=args.nixl_port, load_failure=args.kv_load_failure,
         mean_output_tokens=args.mean_output_tokens, block_size=args.block_size, num_blocks=args.num_blocks,
         max_model_len=args.max_model_len, max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens, bandwidth=args.bandwidth,

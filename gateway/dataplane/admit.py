@@ -15,6 +15,14 @@ async def admit(exchange: Exchange, model: str, admission: Admission, plan: Call
     admission.check_model(model)
     if admission.may_go(model) and (planned := plan()) is not None:
         return planned
+    try:
+        return await _queue(exchange, model, admission, plan)
+    finally:
+        # Room for one may be room for more; and a turn that was not used goes to the next.
+        admission.wake_next()
+
+
+async def _queue(exchange: Exchange, model: str, admission: Admission, plan: Callable[[], Plan | None]) -> Plan:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + admission.max_wait_s
     place = None
@@ -29,8 +37,5 @@ async def admit(exchange: Exchange, model: str, admission: Admission, plan: Call
             exchange.awaiting = None
             admission.leave(place)
         admission.check_model(model)
-        planned = None if exchange.gone else plan()
-        # Room for one may be room for more; and a turn that was not used goes to the next.
-        if planned is not None:
-            admission.wake_next()
+        if not exchange.gone and (planned := plan()) is not None:
             return planned

@@ -86,7 +86,7 @@ class Forwarder:
         exchange.wait_for(leg)
         lines = to_engine(exchange.scope["headers"], exchange.engine_request_id)
         try:
-            await leg.open(request_head(b"POST", target(exchange), endpoint, lines, len(body)), body)
+            await leg.open(request_head(b"POST", exchange.target, endpoint, lines, len(body)), body)
             if leg.status in _RETRIED:
                 await leg.read(_ERROR_BODY_BYTES)
                 raise AnswerRefused(leg)
@@ -102,13 +102,6 @@ class Forwarder:
             raise AnswerRefused(leg)
         exchange.receipt.ttft_s = monotonic_s() - exchange.started_s
         return leg
-
-
-def target(exchange: Exchange) -> bytes:
-    """Return the request target as the client sent it."""
-    path: bytes = exchange.scope["raw_path"]
-    query: bytes = exchange.scope["query_string"]
-    return path + b"?" + query if query else path
 
 
 def _whole_answer(leg: Leg) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gateway.clock import monotonic_s, wall_s
@@ -25,7 +25,7 @@ from gateway.dataplane.relay import relay
 from gateway.dataplane.route import Router
 from gateway.dataplane.settle import CLIENT_CLOSED, settle
 from gateway.dataplane.two_hop import PrefillLeg
-from gateway.errors import ClientGone, GatewayError, UpstreamFailed
+from gateway.errors import ClientGone, GatewayError, ShuttingDown, UpstreamFailed
 from gateway.flowcontrol.controller import BAND, Admission
 from gateway.observability.metrics import Metrics
 from gateway.observability.receipts import Receipt, Receipts
@@ -34,6 +34,7 @@ from gateway.pool.store import Pool
 from gateway.upstream.client import ConnectFailed, Leg
 from gateway.upstream.protocol import Headers
 
+BAD_REQUEST = 400
 _REQUEST_ID_CHARS = 128
 _BYTES_PER_TOKEN = 4  # of English text; only for the predicted figure shown in a receipt header
 
@@ -52,11 +53,14 @@ class DataPlane:
     receipts: Receipts
     body_bytes: int
     receipt_headers: bool
+    stopping: Callable[[], bool]
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, connection: Connection | None) -> None:
-        """Serve one inference request; every error is answered, nothing is raised but cancellation."""
+        """Serve one inference request: every GatewayError is answered; anything else is raised once all is settled."""
         exchange = _exchange(scope, receive, send, connection)
         try:
+            if self.stopping():
+                raise ShuttingDown("this gateway is stopping; another may serve", retry_after_s=1.0)
             request = parse(await read_body(exchange, self.body_bytes), scope["path"])
             exchange.listen()
             exchange.receipt.model = request.model
@@ -68,7 +72,9 @@ class DataPlane:
             await relay(exchange, leg, self._receipt_headers(exchange, request), self.metrics.inter_token)
         except ClientGone:
             exchange.receipt.status = CLIENT_CLOSED
+            exchange.outcome = exchange.outcome and "client_left"
         except GatewayError as error:
+            exchange.outcome = exchange.outcome and error.code
             await _refuse(exchange, error)
         finally:
             settle(exchange, self.metrics, self.receipts, self.pool.remembers(exchange.receipt.model))
@@ -98,9 +104,11 @@ class DataPlane:
 
     async def _two_hops(self, exchange: Exchange, request: InferenceRequest, plan: TwoHop) -> Leg:
         """Prefill, then decode with what was handed over; without a handoff decode does the whole work."""
+        exchange.outcome = "unfinished"
         handoff = await self.prefill_leg.prefill(exchange, request, plan.prefill)
         handed_over_s = monotonic_s()
         exchange.outcome = handoff if isinstance(handoff, str) else "ok"
+        exchange.handoff_open = isinstance(handoff, Handoff)
 
         def body_after(failure: UpstreamFailed | None) -> bytes:
             if not isinstance(handoff, Handoff):
@@ -116,10 +124,13 @@ class DataPlane:
             return self.router.another(exchange, request, "decode", tried)
 
         leg = await self.forwarder.forward(exchange, plan.decode, body_after, another)
-        if exchange.outcome == "ok":
-            self.metrics.handoff(monotonic_s() - handed_over_s)
-        else:
+        if exchange.outcome != "ok":
             exchange.receipt.route, exchange.receipt.reason = "single", exchange.outcome
+        elif leg.status >= BAD_REQUEST:
+            exchange.outcome = f"decode_{leg.status}"
+        else:
+            exchange.handoff_open = False
+            self.metrics.handoff(monotonic_s() - handed_over_s)
         return leg
 
     def _receipt_headers(self, exchange: Exchange, request: InferenceRequest) -> Headers:
@@ -134,7 +145,7 @@ class DataPlane:
             (b"x-twohop-reason", receipt.reason.encode("ascii")),
             (b"x-twohop-predicted-cached-tokens", b"%d" % (share * request.prompt_bytes / _BYTES_PER_TOKEN)),
         ]
-        if receipt.prefill is not None:
+        if receipt.prefill is not None and receipt.route == "two_hop":
             headers.append((b"x-twohop-prefill", receipt.prefill.encode("latin-1", "replace")))
         return headers
 

@@ -36,7 +36,8 @@ class Connection(Protocol):
 
 @dataclass(slots=True)
 class InferenceRequest:
-    """What routing needs of a request; `body` is what a single hop sends, the client's own bytes.
+    """What routing needs of a request; `body` is what a single hop sends: the client's own bytes, unless they held
+    `kv_transfer_params`, which is taken out.
 
     `members` are its top-level members. `prompt_bytes` is the length of the prompt's raw JSON and `keys` its chained
     block keys. `one_hop_reason` is one token: why two hops cannot serve it, or None.
@@ -76,6 +77,11 @@ class Exchange:
     """One request of a client and everything that is held for it.
 
     Invariant: `leases` and `awaiting` hold all that must be given back; `settle` does so, on every path.
+
+    `engine_request_id` is what engines get as x-request-id, on both legs. `matched` is the share of the prompt, 0 to 1,
+    that each endpoint name should have cached. `cached_tokens` is the prefill leg's number, put into the answer; None
+    where the answer's own stands. `outcome` is the label of twohop_two_hop_total, None where no prefill leg ended.
+    `tail` is the end of the answer's body, some KB, for its usage.
     """
 
     scope: Scope
@@ -93,6 +99,7 @@ class Exchange:
     matched: dict[str, float] = field(default_factory=dict)
     cached_tokens: int | None = None
     outcome: str | None = None
+    handoff_open: bool = False
     tail: bytes = b""
     listener: asyncio.Task[None] | None = None
 
@@ -107,6 +114,13 @@ class Exchange:
             if name == wanted:
                 return value  # type: ignore[no-any-return]
         return None
+
+    @property
+    def target(self) -> bytes:
+        """The request target as the client sent it, its query included."""
+        path: bytes = self.scope["raw_path"]
+        query: bytes = self.scope["query_string"]
+        return path + b"?" + query if query else path
 
     # The watcher's side of the client's connection.
 

@@ -25,7 +25,8 @@ _TAIL_BYTES = 8192
 async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Callable[[float], None]) -> None:
     """Send the answer on `leg` to the client, with `extra` headers; `observe_gap` gets each gap between two chunks.
 
-    Raises ClientGone. An engine that fails in mid-answer ends it here: a stream by one error event.
+    Raises ClientGone. An engine that fails in mid-answer ends it here: an event stream by one error event, anything
+    else by closing the client's connection, or by raising the EngineError where the server gives no transport.
     """
     headers = to_client(leg.headers, exchange.request_id, extra)
     correction = None if exchange.cached_tokens is None else CachedTokensCorrection(exchange.cached_tokens)
@@ -140,4 +141,4 @@ async def _break_off(exchange: Exchange, error: EngineError, last: bytes, events
         exchange.connection.transport.abort()
         await asyncio.sleep(0)
         return
-    raise error
+    raise ConnectionAbortedError(error.message) from error  # what makes a server break the connection off

@@ -23,7 +23,11 @@ class _Known(NamedTuple):
 
 
 class Router:
-    """Plans routes over one pool; `mode` is `disaggregation.mode`."""
+    """Plans routes over one pool.
+
+    `mode` is `disaggregation.mode`; an endpoint that holds `max_in_flight` requests is left out. `clock` is monotonic
+    seconds, `chance` a number in [0, 1) that breaks ties.
+    """
 
     def __init__(
         self,
@@ -50,12 +54,14 @@ class Router:
                 pair = self._pair(exchange, request, views, known)
                 if pair is not None:
                     return pair
-        lease = self._pick(exchange, request, "single", views, known)
+        lease = self._pick(exchange, request, "single", self._single(request, views), known)
         return None if lease is None else SingleHop(lease, reason)
 
     def another(self, exchange: Exchange, request: InferenceRequest, hop: Hop, tried: Collection[str]) -> Lease | None:
         """Return a lease on an endpoint that has not been tried, or None."""
         views = [view for view in self._views() if view.name not in tried]
+        if hop == "single":
+            views = self._single(request, views)
         return self._pick(exchange, request, hop, views, self._know(exchange, request))
 
     def _know(self, exchange: Exchange, request: InferenceRequest) -> _Known:
@@ -72,6 +78,13 @@ class Router:
     def _views(self) -> list[EndpointView]:
         limit = self._max_in_flight
         return [view for view in self._pool.views(self._clock()) if view.in_flight < limit]
+
+    def _single(self, request: InferenceRequest, views: list[EndpointView]) -> list[EndpointView]:
+        """Leave prefill endpoints out while others serve the model, full or tried as these may be."""
+        for one in self._pool:
+            if one.spec.role != "prefill" and one.ready and request.model in one.model_ids:
+                return [view for view in views if view.role != "prefill"]
+        return views
 
     def _pair(
         self, exchange: Exchange, request: InferenceRequest, views: Sequence[EndpointView], known: _Known

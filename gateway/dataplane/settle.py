@@ -29,6 +29,10 @@ def settle(exchange: Exchange, metrics: Metrics, receipts: Receipts, known_model
     if found is not None:
         receipt.prompt_tokens, receipt.output_tokens, receipt.cached_tokens = found.prompt, found.output, found.cached
         metrics.tokens(model, found.prompt, found.output, found.cached or 0)
+        share = exchange.matched.get(receipt.prefill or receipt.endpoint or "", 0.0)
+        metrics.predicted(int(share * found.prompt))
+    if exchange.handoff_open:
+        metrics.orphaned()
     if exchange.outcome is not None:
         metrics.two_hop(exchange.outcome)
     metrics.request_done(model, receipt.route or "none", receipt.status, receipt.total_s, receipt.ttft_s)

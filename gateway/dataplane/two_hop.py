@@ -51,8 +51,7 @@ class PrefillLeg:
         # The answer is read here, so it must come as it is.
         headers = [header for header in exchange.scope["headers"] if header[0] != b"accept-encoding"]
         lines = to_engine(headers, exchange.engine_request_id)
-        target: bytes = exchange.scope["raw_path"]
-        await leg.open(request_head(b"POST", target, lease.endpoint, lines, len(body)), body)
+        await leg.open(request_head(b"POST", exchange.target, lease.endpoint, lines, len(body)), body)
         answer = await leg.read(_ANSWER_BYTES)
         if leg.status != 200:
             return f"prefill_{leg.status}"

@@ -45,6 +45,10 @@ DECISION = Spec("twohop_decision_seconds", "histogram", "Spent on one routing de
 PROMPT_TOKENS = Spec("twohop_prompt_tokens_total", "counter", "Prompt tokens, as engines count them.", ("model",))
 OUTPUT_TOKENS = Spec("twohop_output_tokens_total", "counter", "Output tokens, as engines count them.", ("model",))
 CACHED_TOKENS = Spec("twohop_cached_tokens_actual_total", "counter", "Prompt tokens that engines had cached.")
+PREDICTED_TOKENS = Spec(
+    "twohop_cached_tokens_predicted_total", "counter", "Prompt tokens that the prefix index expected to be cached."
+)
+ORPHANED = Spec("twohop_handoff_orphaned_total", "counter", "Handoffs that no decode engine has used.")
 TWO_HOP = Spec("twohop_two_hop_total", "counter", "Two-hop requests by how they ended.", ("outcome",))
 PREFILL = Spec("twohop_prefill_seconds", "histogram", "Spent on a prefill leg.", (), FIRST_TOKEN_S)
 HANDOFF = Spec(
@@ -70,10 +74,12 @@ SPECS = (
     DECISION,
     PROMPT_TOKENS,
     OUTPUT_TOKENS,
+    PREDICTED_TOKENS,
     CACHED_TOKENS,
     TWO_HOP,
     PREFILL,
     HANDOFF,
+    ORPHANED,
     READY,
     EJECTIONS,
     RETRIES,
@@ -151,7 +157,7 @@ class Metrics(Collector):
             spec.name: Histogram(spec.bounds) for spec in SPECS if spec.kind == "histogram" and not spec.labels
         }
         self._queue: dict[str, Histogram] = {}
-        for spec in (CACHED_TOKENS, DISCONNECTS):
+        for spec in (CACHED_TOKENS, PREDICTED_TOKENS, ORPHANED, DISCONNECTS):
             self._tallies[spec.name].add((), 0)
         self._requests = self._tallies[REQUESTS.name]
         self._request = self._histograms[REQUEST.name]
@@ -179,6 +185,15 @@ class Metrics(Collector):
         self._tallies[OUTPUT_TOKENS.name].add(label, output)
         if cached:
             self._tallies[CACHED_TOKENS.name].add((), cached)
+
+    def predicted(self, cached: int) -> None:
+        """Add the tokens of one answered prompt that were expected to be cached where it went."""
+        if cached:
+            self._tallies[PREDICTED_TOKENS.name].add((), cached)
+
+    def orphaned(self) -> None:
+        """Count one handoff whose blocks stay held until the prefill engine's lease ends."""
+        self._tallies[ORPHANED.name].add(())
 
     def queued(self, band: str, seconds: float) -> None:
         """Count one wait for a turn, zero waits too."""

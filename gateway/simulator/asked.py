@@ -23,7 +23,8 @@ class Asked:
     """One inference request. `prompts` holds token ids per prompt; every prompt is answered `n` times.
 
     `top_logprobs` is None where no log probabilities were asked for. `keys` has one sampling key per choice of a
-    prompt, None for greedy decoding. `call` is the forced tool call, `kv` the kv_transfer_params.
+    prompt, None for greedy decoding. `call` is the forced tool call, `kv` the kv_transfer_params;
+    with `prompt_only` the answer is the echoed prompt alone.
     """
 
     chat: bool
@@ -48,6 +49,7 @@ class Asked:
     forced: list[int] = field(default_factory=list)
     call: Call | None = None
     kv: Body | None = None
+    prompt_only: bool = False
 
 
 def chat_request(body: Body, models: tuple[str, ...], max_model_len: int) -> Asked:
@@ -81,9 +83,10 @@ def completion_request(body: Body, models: tuple[str, ...], max_model_len: int) 
         raise malformed("logprobs: a number of alternatives from 0 is required", "logprobs")
     prompts, texts = _prompts(body.get("prompt"))
     limit = body.get("max_tokens", 16)
-    if body.get("echo") and limit == 0:
-        limit = 1
-    return _asked(body, False, model, prompts, texts, limit, top, max_model_len)
+    prompt_only = body.get("echo") is True and limit == 0
+    asked = _asked(body, False, model, prompts, texts, 1 if prompt_only else limit, top, max_model_len)
+    asked.prompt_only = prompt_only
+    return asked
 
 
 def tokenize_request(body: Body, models: tuple[str, ...]) -> list[int]:
@@ -103,7 +106,7 @@ def _asked(
 ) -> Asked:  # fmt: skip
     stream = body.get("stream") is True
     options = body.get("stream_options")
-    if options is not None and not stream:
+    if options and not stream:
         raise malformed("stream_options needs stream to be true", "stream_options")
     if options is not None and not isinstance(options, Mapping):
         raise malformed("stream_options: an object is required", "stream_options")
@@ -116,6 +119,9 @@ def _asked(
     count = 1 if body.get("n") is None else body["n"]
     if count < 1:
         raise Refusal(400, f"n must be at least 1, got {count}", param="n")
+    keys = _keys(body, count)
+    if count > 1 and None in keys:
+        raise Refusal(400, f"greedy sampling gives one choice; n must be 1, got {count}")
     _check_ranges(body)
     kv = body.get("kv_transfer_params")
     if kv is not None and not isinstance(kv, Mapping):
@@ -123,7 +129,7 @@ def _asked(
     stop_tokens = body.get("stop_token_ids") or []
     return Asked(
         chat=chat, model=model, prompts=prompts, texts=texts, n=count, max_tokens=max_tokens, min_tokens=min_tokens,
-        ignore_eos=body.get("ignore_eos") is True, keys=_keys(body, count), stream=stream,
+        ignore_eos=body.get("ignore_eos") is True, keys=keys, stream=stream,
         include_usage=options.get("include_usage") is True,
         continuous_usage=options.get("include_usage") is True and options.get("continuous_usage_stats") is True,
         top_logprobs=top, stop=_stop(body.get("stop")), stop_tokens=frozenset(stop_tokens),
@@ -154,8 +160,6 @@ def _check_ranges(body: Body) -> None:
     top_p = body.get("top_p")
     if top_p is not None and not 0 < top_p <= 1:
         raise Refusal(400, f"top_p must be above 0 and at most 1, got {top_p}", param="top_p")
-    if body.get("priority"):
-        raise Refusal(400, "a priority needs an engine with the priority scheduler")
 
 
 def _model(body: Body, models: tuple[str, ...]) -> str:
@@ -203,15 +207,17 @@ def _stop(stop: Any) -> list[str]:
     if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
         raise malformed("stop: a string or a list of strings is required", "stop")
     if not all(stops):
-        raise Refusal(400, "stop cannot hold an empty string", param="stop")
+        raise Refusal(400, "stop cannot hold an empty string")
     return stops
 
 
 def _prompts(prompt: Any) -> tuple[list[list[int]], list[str]]:
     if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and all(map(is_token, prompt))):
         prompt = [prompt]
-    if not isinstance(prompt, list) or not prompt:
+    if not isinstance(prompt, list):
         raise malformed("prompt: a string, a list of strings, or token ids are required", "prompt")
+    if not prompt:
+        raise Refusal(400, "at least one prompt is required")
     prompts = []
     for each in prompt:
         if isinstance(each, str) and each:

@@ -14,7 +14,6 @@ from gateway.simulator.metrics import Metrics
 from gateway.simulator.nixl import Remote, SideChannel, TransferError, notify, pull, remote_of
 
 MAX_DEBT_S = 0.25
-HEARTBEAT_S = 5.0
 LoadFailure = Literal["fail", "recompute"]
 
 
@@ -52,12 +51,14 @@ class Driver:
 
     def __init__(
         self, engine: Engine, metrics: Metrics, side: Callable[[Callable[[], None]], SideChannel], *,
-        speed: float, load_failure: LoadFailure, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        speed: float, heartbeat_s: float, load_failure: LoadFailure,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:  # fmt: skip
         self.engine = engine
         self.metrics = metrics
         self.side = side(self.wake)
         self._speed = speed
+        self._heartbeat_s = heartbeat_s
         self._load_failure = load_failure
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
@@ -86,13 +87,14 @@ class Driver:
             self._boxes[job.id] = box
             if remote is not None:
                 self._remotes[job.id] = remote
-                self._loop.call_later(HEARTBEAT_S, self._renew, job)
+                self._loop.call_later(self._heartbeat_s, self._renew, job)
         self.wake()
 
-    def abort(self, job: Job, *, told: str = "abort") -> None:
+    def abort(self, job: Job, *, told: str | None = None) -> None:
         """End `job` now if it lives; its blocks, and those another engine keeps for it, become free.
 
-        `told` is the reason that is counted: a stop string ends a job from here, too.
+        `told` is the reason to be counted, None to count nothing: vLLM forgets a request whose client has left, and
+        counts one that a stop string ends.
         """
         if self.engine.abort(job.id) is not None:
             self._ended(job, told)
@@ -129,12 +131,13 @@ class Driver:
             token_seen(job, before[job])
             box = self._boxes[job.id]
             if job.finish_reason is not None:
-                self._ended(job)
+                self._ended(job, job.finish_reason)
             box.put(job, token)
 
-    def _ended(self, job: Job, told: str | None = None) -> None:
+    def _ended(self, job: Job, told: str | None) -> None:
         del self._boxes[job.id]
-        self.metrics.end(job, told or job.finish_reason or "abort")
+        if told is not None:
+            self.metrics.end(job, told)
         if job.id in self.engine.pins:
             self.side.lease(job.id)
         task = self._pulls.pop(job.id, None)
@@ -172,7 +175,7 @@ class Driver:
         box = self._boxes[job.id]
         self.engine.load_failed(job, recompute=self._load_failure == "recompute")
         if job.finish_reason is not None:
-            self._ended(job)
+            self._ended(job, job.finish_reason)
             box.put(job, None)
         self.wake()
 
@@ -180,7 +183,7 @@ class Driver:
         remote = self._remotes.get(job.id)
         if remote is not None:
             self._spawn(self._notify(remote, "renew"))
-            self._loop.call_later(HEARTBEAT_S, self._renew, job)
+            self._loop.call_later(self._heartbeat_s, self._renew, job)
 
     async def _notify(self, remote: Remote, op: str) -> None:
         try:

@@ -15,7 +15,7 @@ from gateway.simulator.exchange import EVENTS, ConnectionCut, Exchange
 from gateway.simulator.faults import Faults
 from gateway.simulator.job import Job
 from gateway.simulator.nixl import Remote, remote_of
-from gateway.simulator.openai_shapes import DONE, Answer, encode, error_body, event
+from gateway.simulator.openai_shapes import DONE, Answer, Cache, encode, error_body, event
 from gateway.simulator.refusal import Refusal
 from gateway.simulator.tokens import Sampler
 
@@ -137,10 +137,11 @@ class Inference:
                 box.open -= 1
                 self._driver.abort(job, told="stop")
 
-    def _cached(self, choices: Mapping[Job, Choice]) -> int:
-        first = next(iter(choices))
+    def _cached(self, choices: Mapping[Job, Choice]) -> Cache:
+        first, choice = next(iter(choices.items()))
         told = self._told(choices)
-        return first.cached_tokens if told is None else told
+        created = first.created_cache_tokens(self._driver.engine.profile.block_size) if choice.asked.chat else None
+        return Cache(first.cached_tokens if told is None else told, created)
 
     def _told(self, choices: Mapping[Job, Choice]) -> int | None:
         kv = next(iter(choices.values())).asked.kv

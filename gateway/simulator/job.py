@@ -55,6 +55,10 @@ class Job:
     first_token_s: float = 0.0
     last_token_s: float = 0.0
 
+    def created_cache_tokens(self, block_size: int) -> int:
+        """Return how many tokens of the prompt this job has computed into whole blocks that others can hit."""
+        return max(len(self.prompt) // block_size * block_size - self.cached_tokens - self.external_tokens, 0)
+
     @property
     def output_tokens(self) -> int:
         """The number of tokens said so far, EOS included."""

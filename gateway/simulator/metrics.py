@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.simulator.engine import Engine
 from gateway.simulator.job import Job
@@ -33,6 +33,7 @@ HISTOGRAMS: dict[str, Sequence[float]] = {
     "vllm:nixl_bytes_transferred": BYTES,
     "vllm:nixl_num_descriptors": DESCRIPTORS,
 }
+Family = tuple[str, str, list[str]]
 REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -56,7 +57,7 @@ class Histogram:
         total = 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             total += count
-            yield f'{name}_bucket{{{labels},le="{bound}"}} {float(total)}'
+            yield f'{name}_bucket{{le="{bound}",{labels}}} {float(total)}'
         yield f"{name}_count{{{labels}}} {float(total)}"
         yield f"{name}_sum{{{labels}}} {self.sum}"
 
@@ -125,55 +126,64 @@ class Metrics:
                 lines += samples
         return "\n".join(lines) + "\n"
 
-    def _families(self, engine: Engine) -> Iterator[tuple[str, str, list[str]]]:
-        labels, totals, profile = self._labels, engine.totals, engine.profile
-
-        def gauge(name: str, value: float) -> tuple[str, str, list[str]]:
-            return name, "gauge", [f"{name}{{{labels}}} {float(value)}"]
-
-        def counter(name: str, value: float) -> tuple[str, str, list[str]]:
-            return name, "counter", [f"{name}_total{{{labels}}} {float(value)}"]
-
-        def labelled(name: str, suffix: str, label: str, values: dict[str, float]) -> list[str]:
-            return [f'{name}{suffix}{{{labels},{label}="{key}"}} {float(value)}' for key, value in values.items()]
-
-        deferred = len(engine.loading)
-        capacity = len(engine.waiting)
-        yield gauge("vllm:num_requests_running", len(engine.running))
-        yield gauge("vllm:num_requests_waiting", capacity + deferred)
-        name = "vllm:num_requests_waiting_by_reason"
-        yield name, "gauge", labelled(name, "", "reason", {"capacity": capacity, "deferred": deferred})
-        name = "vllm:engine_sleep_state"
-        sleep = {"awake": 1.0, "weights_offloaded": 0.0, "discard_all": 0.0}
-        yield name, "gauge", labelled(name, "", "sleep_state", sleep)
-        yield gauge("vllm:kv_cache_usage_perc", engine.usage)
-        yield counter("vllm:prefix_cache_queries", totals.prefix_queries)
-        yield counter("vllm:prefix_cache_hits", totals.prefix_hits)
-        yield counter("vllm:external_prefix_cache_queries", totals.external_queries)
-        yield counter("vllm:external_prefix_cache_hits", totals.external_hits)
-        yield counter("vllm:num_preemptions", totals.preemptions)
-        yield counter("vllm:prompt_tokens", totals.prompt)
-        name = "vllm:prompt_tokens_by_source"
-        sources: dict[str, float] = {
-            "local_compute": totals.computed,
-            "local_cache_hit": totals.cached,
-            "external_kv_transfer": totals.external,
-        }
-        yield name, "counter", labelled(name, "_total", "source", sources)
-        yield counter("vllm:prompt_tokens_cached", totals.cached + totals.external)
-        yield counter("vllm:generation_tokens", totals.generated)
-        name = "vllm:request_success"
-        reasons: dict[str, float] = {reason: self.finished[reason] for reason in REASONS}
-        yield name, "counter", labelled(name, "_total", "finished_reason", reasons)
-        yield counter("vllm:nixl_num_failed_transfers", self.failed_transfers)
-        yield counter("vllm:nixl_num_failed_notifications", self.failed_notifications)
-        yield counter("vllm:nixl_num_kv_expired_reqs", self.expired)
-        yield counter("vllm:nixl_num_notifications_after_expiry", self.late_notifications)
+    def _families(self, engine: Engine) -> Iterator[Family]:
+        yield from self._gauges(engine)
+        yield from self._counters(engine)
         for name, histogram in self.histograms.items():
-            yield name, "histogram", list(histogram.lines(name, labels))
+            yield name, "histogram", list(histogram.lines(name, self._labels))
+        profile = engine.profile
         size = f'block_size="{profile.block_size}",cache_dtype="auto",enable_prefix_caching="True",engine="0"'
         concurrency = profile.num_blocks * profile.block_size / profile.max_model_len
         size += f',kv_cache_max_concurrency="{concurrency}",num_gpu_blocks="{profile.num_blocks}"'
         yield "vllm:cache_config_info", "gauge", [f"vllm:cache_config_info{{{size}}} 1.0"]
-        yield gauge("sim:kv_blocks_pinned", engine.pinned_blocks)
-        yield "sim:engine_info", "gauge", [f"sim:engine_info{{{labels},{self._info}}} 1.0"]
+        yield self._family("sim:kv_blocks_pinned", "gauge", engine.pinned_blocks)
+        yield "sim:engine_info", "gauge", [f"sim:engine_info{{{self._labels},{self._info}}} 1.0"]
+
+    def _gauges(self, engine: Engine) -> Iterator[Family]:
+        deferred, capacity = len(engine.loading), len(engine.waiting)
+        fetched = sum(1 for job in engine.waiting if job.external_tokens and not job.preemptions)
+        asked = sum(1 for job in engine.waiting if job.remote_tokens and not job.external_tokens)
+        stages = {"waiting_to_start": asked, "in_progress": deferred, "completed_waiting": fetched}
+        sleep = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+        yield self._family("vllm:num_requests_running", "gauge", len(engine.running))
+        yield self._family("vllm:num_requests_waiting", "gauge", capacity + deferred)
+        reasons = {"capacity": capacity, "deferred": deferred}
+        yield self._labelled("vllm:num_requests_waiting_by_reason", "gauge", "reason", reasons)
+        yield self._labelled("vllm:num_requests_kv_fetch_by_stage", "gauge", "stage", stages)
+        yield self._labelled("vllm:engine_sleep_state", "gauge", "sleep_state", sleep)
+        yield self._family("vllm:kv_cache_usage_perc", "gauge", engine.usage)
+
+    def _counters(self, engine: Engine) -> Iterator[Family]:
+        totals = engine.totals
+        sources = {
+            "local_compute": totals.computed,
+            "local_cache_hit": totals.cached,
+            "external_kv_transfer": totals.external,
+        }
+        reasons = {reason: self.finished[reason] for reason in REASONS}
+        yield self._labelled("vllm:prompt_tokens_by_source", "counter", "source", sources)
+        yield self._labelled("vllm:request_success", "counter", "finished_reason", reasons)
+        plain = {
+            "vllm:prefix_cache_queries": totals.prefix_queries,
+            "vllm:prefix_cache_hits": totals.prefix_hits,
+            "vllm:external_prefix_cache_queries": totals.external_queries,
+            "vllm:external_prefix_cache_hits": totals.external_hits,
+            "vllm:num_preemptions": totals.preemptions,
+            "vllm:prompt_tokens": totals.prompt,
+            "vllm:prompt_tokens_cached": totals.cached + totals.external,
+            "vllm:generation_tokens": totals.generated,
+            "vllm:nixl_num_failed_transfers": self.failed_transfers,
+            "vllm:nixl_num_failed_notifications": self.failed_notifications,
+            "vllm:nixl_num_kv_expired_reqs": self.expired,
+            "vllm:nixl_num_notifications_after_expiry": self.late_notifications,
+        }
+        for name, value in plain.items():
+            yield self._family(name, "counter", value)
+
+    def _family(self, name: str, kind: str, value: float) -> Family:
+        suffix = "_total" if kind == "counter" else ""
+        return name, kind, [f"{name}{suffix}{{{self._labels}}} {float(value)}"]
+
+    def _labelled(self, name: str, kind: str, label: str, values: Mapping[str, float]) -> Family:
+        suffix = "_total" if kind == "counter" else ""
+        return name, kind, [f'{name}{suffix}{{{self._labels},{label}="{key}"}} {float(values[key])}' for key in values]

@@ -1,6 +1,7 @@
 """Bodies and chunks as vLLM 0.32 writes them: the same fields, the same order, null where it says null."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from gateway.simulator.tokens import logprobs_of, token_bytes
 Json = dict[str, Any]
 encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
+FINGERPRINT = "vllm-0.32.0-51317517"
 
 
 def event(value: object) -> bytes:
@@ -32,12 +34,22 @@ def error_body(refusal: Refusal) -> Json:
     }
 
 
-def usage(prompt: int, completion: int, cached: int, *, nulls: bool) -> Json:
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """Prompt tokens that came from the cache, and those that went into it (None: not told)."""
+
+    cached: int
+    created: int | None
+
+
+def usage(prompt: int, completion: int, cache: Cache, *, nulls: bool) -> Json:
     """Return a usage object; `nulls` keeps absent fields as null."""
     counted: Json = {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
-    counted["prompt_tokens_details"] = {"cached_tokens": cached}
+    details = {"cached_tokens": cache.cached, "created_cache_tokens": cache.created, "multimodal_tokens": None}
+    if not nulls:
+        details = {name: value for name, value in details.items() if value is not None}
+    counted["prompt_tokens_details"] = details
     if nulls:
-        counted["prompt_tokens_details"] |= {"created_cache_tokens": None, "multimodal_tokens": None}
         counted["completion_tokens_details"] = None
     return counted
 
@@ -69,7 +81,8 @@ def completion_logprobs(tokens: Sequence[int], top: int, offset: int) -> Json:
         shape["text_offset"].append(offset)
         shape["token_logprobs"].append(pairs[0][1])
         shape["tokens"].append(text)
-        shape["top_logprobs"].append({token_bytes(t).decode("utf-8", "replace"): p for t, p in pairs})
+        likely = {token_bytes(each).decode("utf-8", "replace"): logprob for each, logprob in pairs[: max(top, 1)]}
+        shape["top_logprobs"].append(likely)
         offset += len(text)
         previous = token
     return shape
@@ -101,16 +114,12 @@ class Answer:
         """Return a chat stream's first chunk of a choice: the role, no text."""
         shape = {"index": choice.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None}
         prompt = list(choice.job.prompt) if self.asked.return_token_ids else None
-        chunk = self._chunk_head | {
-            "choices": [shape | {"finish_reason": None}],
-            "prompt_token_ids": prompt,
-            "prompt_text": None,
-        }
-        return event(self._with_usage(chunk, choice, 0))
+        chunk = self._with_usage(self._chunk_head | {"choices": [shape | {"finish_reason": None}]}, choice, 0)
+        return event(chunk | {"prompt_token_ids": prompt, "prompt_text": None})
 
     def chunk(self, choice: Choice) -> bytes:
         """Return the chunk for what `choice` has to show now, empty if that is nothing."""
-        text = choice.delta()
+        text = "" if self.asked.prompt_only else choice.delta()
         tokens = choice.take_tokens()
         if not text and not tokens and choice.finish_reason is None:
             return b""
@@ -131,20 +140,24 @@ class Answer:
             shape["prompt_token_ids"] = list(choice.job.prompt) if first and self.asked.return_token_ids else None
         self._offsets[choice.index] = self._offsets.get(choice.index, 0) + len(text)
         shape["token_ids"] = tokens if self.asked.return_token_ids else None
-        return event(self._with_usage(self._chunk_head | {"choices": [shape]}, choice, choice.said))
+        chunk = self._with_usage(self._chunk_head | {"choices": [shape]}, choice, choice.said)
+        if choice.finish_reason is not None and not self.asked.include_usage:
+            chunk["system_fingerprint"] = FINGERPRINT
+        return event(chunk)
 
-    def usage_chunk(self, choices: Iterable[Choice], cached: int) -> bytes:
+    def usage_chunk(self, choices: Iterable[Choice], cache: Cache) -> bytes:
         """Return the chunk with the usage of the whole answer."""
         said = sum(choice.said for choice in choices)
-        return event(self._chunk_head | {"choices": [], "usage": usage(self.prompt_tokens, said, cached, nulls=False)})
+        counted = usage(self.prompt_tokens, said, cache, nulls=False)
+        return event(self._chunk_head | {"choices": [], "usage": counted, "system_fingerprint": FINGERPRINT})
 
-    def body(self, choices: Sequence[Choice], cached: int, kv: Json | None) -> Json:
+    def body(self, choices: Sequence[Choice], cache: Cache, kv: Json | None) -> Json:
         """Return the whole answer of a request that does not stream."""
-        counted = usage(self.prompt_tokens, sum(choice.said for choice in choices), cached, nulls=True)
+        counted = usage(self.prompt_tokens, sum(choice.said for choice in choices), cache, nulls=True)
         head = self._head | {
             "choices": [self._chat_choice(c) if self.asked.chat else self._text_choice(c) for c in choices],
             "service_tier": None,
-            "system_fingerprint": None,
+            "system_fingerprint": FINGERPRINT,
             "usage": counted,
         }
         if self.asked.chat:
@@ -184,7 +197,7 @@ class Answer:
         echoed = self.asked.texts[choice.index // self.asked.n] if self.asked.echo else ""
         return {
             "index": choice.index,
-            "text": echoed + choice.text,
+            "text": echoed if self.asked.prompt_only else echoed + choice.text,
             "logprobs": self._logprobs(choice, tokens),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop,
@@ -218,4 +231,6 @@ class Answer:
         if self.asked.continuous_usage:
             prompt = len(choice.job.prompt)
             chunk["usage"] = {"prompt_tokens": prompt, "total_tokens": prompt + said, "completion_tokens": said}
+            if self.asked.chat:
+                chunk["usage"]["completion_tokens_details"] = None
         return chunk

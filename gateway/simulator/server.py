@@ -31,7 +31,10 @@ Check = Callable[[asked.Body, tuple[str, ...], int], asked.Asked]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a simulated engine is set up; None takes the profile's value. `bandwidth` is in bytes per second."""
+    """How a simulated engine is set up; None takes the profile's value. `bandwidth` is in bytes per second.
+
+    A prefill keeps KV for `lease_s`; a decode that waits for its turn renews that every `heartbeat_s`.
+    """
 
     models: tuple[str, ...] = ("sim",)
     role: str = "both"
@@ -40,6 +43,7 @@ class Options:
     seed: int = 0
     faults: tuple[str, ...] = ()
     lease_s: float = 30.0
+    heartbeat_s: float = 5.0
     nixl_port: int = 0
     load_failure: LoadFailure = "fail"
     mean_output_tokens: int = 128
@@ -99,6 +103,7 @@ class SimServer:
             self.metrics,
             self._side,
             speed=self.options.speed,
+            heartbeat_s=self.options.heartbeat_s,
             load_failure=self.options.load_failure,
             spawn=self._spawn,
         )
@@ -151,8 +156,9 @@ class SimServer:
         if route is None:
             known = any(path == other for _, other in self._routes)
             status, word = (405, "Method Not Allowed") if known else (404, "Not Found")
-            raise Refusal(status, word, word)
-        await route(exchange)
+            await exchange.reply(status, {"detail": word})
+        else:
+            await route(exchange)
 
     def _side(self, wake: Callable[[], None]) -> SideChannel:
         return SideChannel(

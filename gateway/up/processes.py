@@ -194,7 +194,7 @@ class Children:
             if now_s - start_s > timeout_s:
                 raise ChildFailed(child, f"was not ready after {timeout_s:.0f} s")
             if now_s >= next_line_s:
-                self._echo(f"waiting for {child.name} ({now_s - start_s:.0f} s)")
+                self._echo(f"waiting: {child.name} ({now_s - start_s:.0f} s)")
                 next_line_s += PROGRESS_S
         return answer
 

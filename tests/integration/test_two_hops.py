@@ -186,6 +186,9 @@ async def test_a_decode_4xx_passes_and_prefill_runs_once():
         reply = await gateway.client.post("/v1/chat/completions", json=CHAT)
         assert (reply.status_code, reply.json()) == (400, {"error": {"message": "no"}})
         assert (len(prefill.calls), len(decoder.calls)) == (1, 1)
+        metrics = await gateway.metrics()
+        assert 'twohop_two_hop_total{outcome="decode_400"} 1.0' in metrics
+        assert "twohop_handoff_orphaned_total 1.0" in metrics
 
 
 @pytest.mark.parametrize(
@@ -284,4 +287,40 @@ async def test_no_decode_leg_after_a_client_that_left_between_the_legs():
         left.set()
         await gateway.client.get("/healthz")
         assert decoder.calls == []
-        assert "twohop_client_disconnects_total 1.0" in await gateway.metrics()
+        metrics = await gateway.metrics()
+        assert "twohop_client_disconnects_total 1.0" in metrics
+        assert 'twohop_two_hop_total{outcome="client_left"} 1.0' in metrics
+
+
+async def test_a_decode_that_never_answers_is_no_good_outcome():
+    async def hang(call: Call) -> None:
+        await call.gone()
+
+    async with pair(decoder=hang, timeouts={"first_byte_s": 0.2}) as (_, _, gateway):
+        reply = await gateway.client.post("/v1/chat/completions", json=CHAT)
+        assert reply.status_code == 504
+        metrics = await gateway.metrics()
+        assert 'twohop_two_hop_total{outcome="upstream_timeout"} 1.0' in metrics
+        assert "twohop_handoff_orphaned_total 1.0" in metrics
+
+
+async def test_full_decode_engines_make_a_request_wait_not_run_on_a_prefill_engine():
+    release = asyncio.Event()
+
+    async def slow(call: Call) -> None:
+        await release.wait()
+        await decode(call)
+
+    async with pair(decoder=slow, flow_control={"max_in_flight_per_endpoint": 1}) as (prefill, decoder, gateway):
+        first = asyncio.ensure_future(gateway.client.post("/v1/chat/completions", json=CHAT))
+        await gateway.until(lambda: len(decoder.calls) == 1, "the first to be decoded")
+        second = asyncio.ensure_future(gateway.client.post("/v1/chat/completions", json=CHAT))
+        await gateway.until(lambda: gateway.parts.admission.waiting == 1, "the second to wait")
+        assert len(prefill.calls) == 1
+        release.set()
+        assert [(await one).headers["x-twohop-route"] for one in (first, second)] == ["two_hop", "two_hop"]
+
+
+async def test_a_prefill_engine_serves_alone_when_nothing_else_is_left():
+    async with fake_engine(decode) as prefill, run_gateway([{"url": prefill.url, "role": "prefill"}]) as gateway:
+        assert (await gateway.client.post("/v1/chat/completions", json=CHAT)).status_code == 200

@@ -102,10 +102,9 @@ async def test_several_choices(engine, stream):
 
 
 async def test_several_prompts_times_several_choices(engine):
-    answer = (await engine.complete(["One two", "Three four five"], n=2, max_tokens=2, ignore_eos=True)).json()
+    prompts = ["One two", "Three four five"]
+    answer = (await engine.complete(prompts, n=2, temperature=1, max_tokens=2, ignore_eos=True)).json()
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
-    texts = [choice["text"] for choice in answer["choices"]]
-    assert texts[0] == texts[1]  # greedy
     assert answer["usage"]["completion_tokens"] == 8
 
 
@@ -123,6 +122,11 @@ async def test_token_ids_are_the_same_prompt_as_their_text(engine):
 async def test_echo_repeats_the_prompt(engine):
     answer = (await engine.complete("Echo this", echo=True, max_tokens=2, ignore_eos=True)).json()
     assert answer["choices"][0]["text"].startswith("Echo this")
+
+
+async def test_echo_without_new_tokens_is_the_prompt(engine):
+    answer = (await engine.complete("Echo this", echo=True, max_tokens=0)).json()
+    assert answer["choices"][0]["text"] == "Echo this"
 
 
 async def test_chat_logprobs(engine):
@@ -169,15 +173,16 @@ async def test_stop_token_ends(engine):
     assert answer["usage"]["completion_tokens"] == tokens.index(tokens[3]) + 1
 
 
-async def test_a_named_tool_is_called(engine):
-    parameters = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Paris"]}}, "required": ["city"]}
-    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
-    choice = {"type": "function", "function": {"name": "weather"}}
-    answer = (await engine.chat(tools=[tool], tool_choice=choice, max_tokens=200)).json()
-    (call,) = answer["choices"][0]["message"]["tool_calls"]
-    assert call["type"] == "function"
-    assert call["function"]["name"] == "weather"
-    assert isinstance(call["function"]["arguments"], str)
+async def test_the_fingerprint_is_in_the_last_chunk_alone(engine):
+    for options in ({}, {"stream_options": {"include_usage": True}}):
+        chunks = events(await engine.chat(max_tokens=3, stream=True, **options))
+        told = [chunk.get("system_fingerprint") for chunk in chunks]
+        assert told[-1]
+        assert not any(told[:-1])
+
+
+async def test_a_priority_is_taken(engine):
+    assert (await engine.chat(max_tokens=1, priority=1)).status_code == 200
 
 
 async def test_a_longer_conversation_hits_the_cache_of_the_shorter(engine):

@@ -20,7 +20,8 @@ REFUSED_CHATS = {
     "tool_choice without tools": {"tool_choice": "required"},
     "an unknown tool": {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
     "no tools in tools": {"tools": []},
-    "a priority without the scheduler for it": {"priority": 1},
+    "several choices of greedy sampling": {"n": 2, "temperature": 0},
+    "an empty stop string": {"stop": [""]},
 }
 
 
@@ -150,7 +151,6 @@ async def test_counters_grow_by_what_was_asked(engine):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_ends_its_request(engine, stream):
-    aborted = await engine.metric("vllm:request_success_total", finished_reason="abort")
     body = {"model": engine.model, "prompt": "Go on and on", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
     request = engine.client.build_request("POST", engine.url + "/v1/completions", json=body)
     if stream:
@@ -163,7 +163,6 @@ async def test_a_client_that_leaves_ends_its_request(engine, stream):
         pass
     while await engine.metric("vllm:kv_cache_usage_perc"):
         pass
-    assert await engine.metric("vllm:request_success_total", finished_reason="abort") == aborted + 1
 
 
 async def leave_while_running(engine, request):

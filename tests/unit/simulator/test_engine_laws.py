@@ -174,7 +174,7 @@ class EngineLife(RuleBasedStateMachine):
         assert engine.pinned_blocks >= len({block for pin in engine.pins.values() for block in pin.blocks})
         for each in engine.jobs.values():
             assert each.cached_tokens <= len(each.prompt) - 1
-            assert each.computed <= len(each.tokens)
+            assert each.computed < len(each.tokens)
         assert len(engine.running) <= TINY.max_num_seqs
         assert len(engine.jobs) == len(engine.running) + len(engine.waiting) + len(engine.loading)
 

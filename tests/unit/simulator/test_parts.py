@@ -14,6 +14,7 @@ from gateway.simulator.faults import FAULTS, Faults
 from gateway.simulator.job import Job
 from gateway.simulator.metrics import Histogram
 from gateway.simulator.nixl import remote_of
+from gateway.simulator.openai_shapes import Answer
 from gateway.simulator.profiles import PROFILES
 from gateway.simulator.refusal import Refusal
 from gateway.simulator.template import chat_text
@@ -118,6 +119,28 @@ def test_a_response_format_forces_json():
 def test_bad_tools_are_refused(tools):
     with pytest.raises(Refusal):
         forced_answer({"messages": HELLO, "tools": tools}, 1)
+
+
+def test_an_unknown_tool_choice_is_refused():
+    with pytest.raises(Refusal):
+        forced_answer({"messages": HELLO, "tools": [{"function": {"name": "f"}}], "tool_choice": "perhaps"}, 1)
+
+
+def test_the_end_of_a_prefix_is_evicted_before_its_beginning():
+    pool = BlockPool(4)
+    held = pool.take(3)
+    for block in held:
+        pool.remember(block, 100 + block)
+    pool.drop(held)
+    assert pool.lookup([100 + block for block in held]) == held
+    pool.take(2)  # one block was never used, the other is the end of the prefix
+    assert pool.lookup([100 + block for block in held]) == held[:2]
+    assert pool.evictions == 1
+
+
+def test_a_choice_with_nothing_new_makes_no_chunk():
+    choice = choice_of([])
+    assert Answer(choice.asked, "cmpl-1", 0, 1).chunk(choice) == b""
 
 
 def test_a_conversation_begins_with_its_earlier_part():

@@ -40,7 +40,7 @@ async def prefill(client: httpx.AsyncClient, engine: SimServer) -> dict[str, Any
 
 async def until(condition: Any) -> None:
     """Let others run until `condition()` holds; the test's timeout ends a wait in vain."""
-    while not condition():  # noqa: ASYNC110 - the engine tells nobody of its inner changes
+    while not condition():
         await asyncio.sleep(0)
 
 
@@ -123,7 +123,9 @@ async def test_engines_of_different_block_sizes_do_not_hand_over(client):
 async def test_a_decode_that_is_aborted_before_the_pull_frees_the_prefill(client):
     async with sim_engine() as prefiller, sim_engine(num_blocks=64, block_size=16) as decoder:
         hog = asyncio.get_running_loop().create_task(
-            chat(client, decoder, messages=[{"role": "user", "content": "word " * 700}], max_tokens=200)
+            chat(
+                client, decoder, messages=[{"role": "user", "content": "word " * 850}], max_tokens=150, ignore_eos=True
+            )
         )
         await until(lambda: decoder.engine.running)
         params = await prefill(client, prefiller)
@@ -164,6 +166,21 @@ async def test_a_lease_does_not_end_while_blocks_are_read(client):
         params = await prefill(client, prefiller)
         assert (await chat(client, decoder, kv_transfer_params=params)).status_code == 200
         assert prefiller.metrics.expired == 0
+
+
+async def test_a_decode_that_waits_for_its_turn_keeps_the_lease_alive(client):
+    async with sim_engine(lease_s=0.05) as prefiller, sim_engine(num_blocks=64, heartbeat_s=0.01) as decoder:
+        hog = asyncio.get_running_loop().create_task(
+            chat(
+                client, decoder, messages=[{"role": "user", "content": "word " * 850}], max_tokens=150, ignore_eos=True
+            )
+        )
+        await until(lambda: decoder.engine.running)
+        params = await prefill(client, prefiller)
+        assert (await chat(client, decoder, kv_transfer_params=params)).status_code == 200
+        assert decoder.engine.totals.external > 0
+        assert prefiller.metrics.expired == 0
+        assert (await hog).status_code == 200
 
 
 async def test_nonsense_on_the_side_channel_harms_nobody(client):
@@ -266,7 +283,7 @@ async def test_a_chat_without_a_word_is_refused(client):
         assert response.status_code == 400
 
 
-async def test_a_client_that_leaves_within_its_body_leaves_nothing(client):
+async def test_a_client_that_leaves_within_its_body_leaves_nothing():
     async with sim_engine() as engine:
         host, _, port = engine.url.removeprefix("http://").partition(":")
         _, writer = await asyncio.open_connection(host, int(port))
@@ -289,6 +306,10 @@ async def test_streams_can_tell_token_ids_and_tool_calls(client):
         assert sum(len(chunk["choices"][0].get("token_ids") or []) for chunk in chunks) > len(calls) - 3
         whole = (await chat(client, engine, tools=[tool], max_tokens=40)).json()["choices"][0]
         assert whole["finish_reason"] == "tool_calls"
+        choice = {"type": "function", "function": {"name": "f"}}
+        named = (await chat(client, engine, tools=[tool], tool_choice=choice, max_tokens=40)).json()["choices"][0]
+        assert named["finish_reason"] == "stop"
+        assert named["message"]["tool_calls"] == whole["message"]["tool_calls"]
 
 
 async def test_many_streams_in_one_batch_say_what_they_say_alone(client):

@@ -1,0 +1,118 @@
+"""`twohop serve` as a process: what it refuses to start with, and how it stops."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from tests.fakes.engine import Call, fake_engine
+
+
+@asynccontextmanager
+async def serve(*arguments: str, **environment: str) -> AsyncIterator[Process]:
+    """Run the command; kill it at the end if it still runs."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", "serve", *arguments, stderr=PIPE, env={**os.environ, **environment}
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def listening(process: Process) -> str:
+    """Return the URL that the process says it listens on."""
+    assert process.stderr is not None
+    while line := await process.stderr.readline():
+        if b"listening on http://" in line:
+            return line.split()[-1].decode()
+    raise AssertionError("it never listened")
+
+
+async def until_it_refuses_connections(url: str) -> None:
+    """Return when a new connection is refused."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                async with httpx.AsyncClient() as client:
+                    await client.get(f"{url}/healthz")
+            except httpx.TransportError:  # refused, or reset in the backlog
+                return
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        ([], {}, "--endpoint"),
+        (["--endpoint", "http://127.0.0.1:1,role=prefil"], {}, "prefill"),
+        (["--endpoint", "ftp://127.0.0.1:1"], {}, "http"),
+        (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ROUTING__SCORER": "{}"}, "scorers"),
+        (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ROUTING__SCORERS": "{queue_dept: 1}"}, "queue_depth"),
+        (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ADMIN__LISTEN": "0.0.0.0:0"}, "token"),
+        (["--endpoint", "http://127.0.0.1:1", "--workers", "2"], {}, "--workers"),
+    ],
+)
+async def test_a_wrong_configuration_is_refused_with_the_fix(arguments, environment, said):
+    async with serve(*arguments, **environment) as process:
+        _, errors = await process.communicate()
+        assert process.returncode == 2
+        assert said in errors.decode()
+        assert "Traceback" not in errors.decode()
+
+
+async def test_an_unknown_key_names_file_line_and_the_nearest_name(tmp_path):
+    file = tmp_path / "gateway.yaml"
+    file.write_text("listen: 127.0.0.1:0\nroutin:\n  picker: max_score\n")
+    async with serve("--config", str(file), "--endpoint", "http://127.0.0.1:1") as process:
+        _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert f"{file}:2" in errors.decode()
+    assert "'routing'" in errors.decode()
+
+
+async def test_a_port_in_use_is_said_so():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        async with serve("--listen", address, "--endpoint", "http://127.0.0.1:1") as process:
+            _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert f"cannot listen on {address}" in errors.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_it_stops_when_asked_and_lets_a_stream_finish(number):
+    go_on = asyncio.Event()
+
+    async def stream(call: Call) -> None:
+        call.start_stream()
+        call.chunk(b"data: 1\n\n")
+        await go_on.wait()
+        call.chunk(b"data: 2\n\n")
+        call.end_stream()
+
+    async with fake_engine(stream) as engine:
+        arguments = ("--listen", "127.0.0.1:0", "--endpoint", engine.url)
+        async with serve(*arguments, TWOHOP_ADMIN__LISTEN="null") as process, httpx.AsyncClient(timeout=20) as client:
+            url = await listening(process)
+            body = json.dumps({"model": "m", "prompt": "x", "stream": True})
+            async with client.stream("POST", f"{url}/v1/completions", content=body) as reply:
+                chunks = reply.aiter_raw()
+                assert await anext(chunks) == b"data: 1\n\n"
+                process.send_signal(number)
+                await until_it_refuses_connections(url)
+                go_on.set()
+                assert await anext(chunks) == b"data: 2\n\n"
+            async with asyncio.timeout(20):
+                assert await process.wait() == 0
