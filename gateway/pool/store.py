@@ -119,6 +119,8 @@ class Pool:
             self._remembered[model] = None
         while len(self._remembered) > MAX_REMEMBERED_MODELS:
             del self._remembered[next(iter(self._remembered))]
+        if endpoint.ready:  # it has room for requests that wait for a model it did not serve before
+            _tell(self.on_room, endpoint)
 
 
 def _tell(listeners: list[Listener], endpoint: Endpoint) -> None:

@@ -112,3 +112,16 @@ def test_a_listener_may_leave_while_it_is_told():
     pool.add(spec("a"))
     pool.add(spec("b"))
     assert heard == ["a", "a!", "b!"]
+
+
+def test_a_ready_endpoint_that_gains_a_model_tells_of_room():
+    pool = Pool()
+    endpoint = pool.add(EndpointSpec("a", "http://a:1", "a", 1))
+    told: list[str] = []
+    pool.on_room.append(lambda one: told.append(one.name))
+    endpoint.tell_models([Model("m", {})])
+    assert told == []
+    endpoint.observe(Signal.PASS)
+    assert told == ["a"]
+    endpoint.tell_models([Model("m", {}), Model("adapter", {"parent": "m"})])
+    assert told == ["a", "a"]
