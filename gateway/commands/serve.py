@@ -5,7 +5,6 @@ import gc
 import sys
 from pathlib import Path
 
-from gateway.app import run_until_signal
 from gateway.config_routing import routing_problems
 from gateway.config_source import Flags, load, process_environment
 from gateway.errors import ConfigError
@@ -48,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
         flags = Flags(listen=args.listen, endpoints=tuple(args.endpoint), log_level=args.log_level)
         config = load(args.config, process_environment(), flags, routing_problems)
         set_up_logs(config.log_level)
+        from gateway.app import run_until_signal  # half a second of imports, after what can be refused at once
+
         # What the imports made lives as long as the process: keep the collector from walking over it again and again.
         gc.collect()
         gc.freeze()

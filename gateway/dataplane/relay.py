@@ -16,6 +16,7 @@ from gateway.errors import ClientGone, EngineError
 from gateway.upstream.client import Leg
 from gateway.upstream.hop_headers import to_client
 from gateway.upstream.protocol import Headers
+from gateway.wire.chunked import frame, payload_start
 from gateway.wire.usage import CachedTokensCorrection
 
 _TAIL_CHUNKS = 4
@@ -57,19 +58,21 @@ class _Passage:
     """What is done to every chunk on its way: its time noted, its numbers corrected, the last few kept."""
 
     def __init__(self, correction: CachedTokensCorrection | None, observe_gap: Callable[[float], None]) -> None:
+        self.corrects = correction is not None
         self._correction, self._observe_gap = correction, observe_gap
+        # Chunks, some with their framing; what is whole framing and what is not can be told apart when it matters.
         self._kept: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
         self._last_s = 0.0
 
     @property
     def tail(self) -> bytes:
         """The end of what has passed: some KB."""
-        return b"".join(self._kept)[-_TAIL_BYTES:]
+        return b"".join(map(_payload, self._kept))[-_TAIL_BYTES:]
 
     @property
     def last(self) -> bytes:
         """The last chunk that has passed."""
-        return self._kept[-1] if self._kept else b""
+        return _payload(self._kept[-1]) if self._kept else b""
 
     def take(self, chunk: bytes) -> bytes:
         """Return what of `chunk` goes on now; may be empty."""
@@ -83,12 +86,31 @@ class _Passage:
             self._kept.append(chunk)
         return chunk
 
+    def frames_to(self, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """Return a function that passes one framed chunk to `write`: `take` without correction, in one call."""
+        keep, observe_gap = self._kept.append, self._observe_gap
+
+        def pass_on(framed: bytes) -> None:
+            now_s = monotonic_s()
+            if self._last_s:
+                observe_gap(now_s - self._last_s)
+            self._last_s = now_s
+            keep(framed)
+            write(framed)
+
+        return pass_on
+
     def rest(self) -> bytes:
         """Return what was held back; call at the end."""
         held = self._correction.flush() if self._correction is not None else b""
         if held:
             self._kept.append(held)
         return held
+
+
+def _payload(chunk: bytes) -> bytes:
+    start = payload_start(chunk)
+    return chunk[start:-2] if start else chunk
 
 
 def _is_event_stream(headers: Headers) -> bool:
@@ -111,10 +133,10 @@ async def _by_callback(exchange: Exchange, leg: Leg, passage: _Passage, connecti
     def sink(chunk: bytes) -> None:
         chunk = take(chunk)
         if chunk:
-            write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            write(frame(chunk))
 
     exchange.streaming = leg
-    await leg.relay(sink)
+    await leg.relay(sink, None if passage.corrects else passage.frames_to(write))
     await exchange.finish(passage.rest())
 
 

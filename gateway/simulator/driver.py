@@ -34,7 +34,8 @@ class Mailbox:
         if job.finish_reason is not None:
             self.open -= 1
         if self._waiter is not None and (self._eager or not self.open):
-            self._waiter.set_result(None)
+            if not self._waiter.done():  # cancelled: the reader is on its way out
+                self._waiter.set_result(None)
             self._waiter = None
 
     async def take(self) -> dict[Job, list[int]]:

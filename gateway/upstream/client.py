@@ -13,6 +13,7 @@ from gateway.upstream.pool import ConnectionPool
 from gateway.upstream.protocol import EngineConnection, Headers
 
 HIGH_WATER_BYTES = 262144
+IDLE_TICKS = 4
 
 
 class ConnectFailed(UpstreamFailed):
@@ -48,7 +49,8 @@ class Leg:
         self._timer: asyncio.TimerHandle | None = None
         self._sink: Callable[[bytes], None] | None = None
         self._failure: BaseException | None = None
-        self._started_s = self._last_s = loop.time()
+        self._started_s = loop.time()
+        self._quiet_ticks = 0
         self._early_bytes = 0
         self._limit_bytes = 0
         self._paused = False
@@ -102,8 +104,11 @@ class Leg:
             await self._wait()
         return self.early[0] if len(self.early) == 1 else b"".join(self.early)
 
-    async def relay(self, sink: Callable[[bytes], None]) -> None:
-        """Give every body chunk to `sink` as it comes, the early ones first; return at the body's end."""
+    async def relay(self, sink: Callable[[bytes], None], frames: Callable[[bytes], None] | None = None) -> None:
+        """Give every body chunk to `sink` as it comes, the early ones first; return at the body's end.
+
+        `frames`, if given, gets instead what came as exactly one chunk of HTTP/1.1 framing, framing included.
+        """
         if self._paused:  # before the sink can pause for a reason of its own
             self.resume()
         for chunk in self.early:
@@ -111,6 +116,8 @@ class Leg:
         self.early.clear()
         if not self.complete:
             self._sink = sink
+            if self._connection is not None:
+                self._connection.frames = frames
             self._arm_idle()
             await self._wait()
 
@@ -139,9 +146,9 @@ class Leg:
 
     def resume(self) -> None:
         """Read on."""
-        self._last_s = self._loop.time()
         self._paused = False
         if self._connection is not None and self._connection.transport is not None:
+            self._connection.heard = True  # the idle time begins anew
             self._connection.transport.resume_reading()
 
     def abort(self, reason: BaseException) -> None:
@@ -169,7 +176,6 @@ class Leg:
 
     def on_chunk(self, chunk: bytes) -> None:
         """Pass a chunk on, or keep it until somebody asks."""
-        self._last_s = self._loop.time()
         if self._sink is not None:
             self._sink(chunk)
             return
@@ -255,25 +261,35 @@ class Leg:
         return UpstreamFailed(f"endpoint {self.name}: the answer is over {self._limit_bytes} bytes")
 
     def _arm_idle(self) -> None:
+        self._quiet_ticks = 0
+        if self._connection is not None:
+            self._connection.heard = False
+        self._arm(self._tick_s(), self._on_idle_tick)
+
+    def _tick_s(self) -> float:
         left_s = self._timeouts.total_s - (self._loop.time() - self._started_s)
-        self._arm(max(0.0, min(self._timeouts.idle_s, left_s)), self._on_idle_timer)
+        return max(0.0, min(self._timeouts.idle_s / IDLE_TICKS, left_s))
 
     def _arm(self, delay_s: float, callback: Callable[[], None]) -> None:
-        self._last_s = self._loop.time()
         self._timer = self._loop.call_later(delay_s, callback)
 
     def _on_first_byte_timeout(self) -> None:
         self.abort(UpstreamTimeout(f"endpoint {self.name}: no answer within {self._timeouts.first_byte_s:g} s"))
 
-    def _on_idle_timer(self) -> None:
-        # One timer for a whole stream: it looks at the last read's time and sets itself again for the rest.
-        now_s = self._loop.time()
-        if now_s - self._started_s >= self._timeouts.total_s:
+    def _on_idle_tick(self) -> None:
+        # No clock is read for a chunk: a tick asks whether anything was heard since the one before, and a quarter of
+        # `idle_s` apart they find a silence after `idle_s` to five quarters of it.
+        if self._loop.time() - self._started_s >= self._timeouts.total_s:
             self.abort(UpstreamTimeout(f"endpoint {self.name}: not done within {self._timeouts.total_s:g} s"))
             return
-        silent_s = 0.0 if self._paused else now_s - self._last_s  # paused: the client is slow, not the engine
-        if silent_s >= self._timeouts.idle_s:
+        heard = self._connection is not None and self._connection.heard
+        if heard or self._paused:  # paused: the client is slow, not the engine
+            self._quiet_ticks = 0
+            if self._connection is not None:
+                self._connection.heard = False
+        else:
+            self._quiet_ticks += 1
+        if self._quiet_ticks >= IDLE_TICKS:
             self.abort(UpstreamTimeout(f"endpoint {self.name}: silent for {self._timeouts.idle_s:g} s"))
             return
-        left_s = min(self._timeouts.idle_s - silent_s, self._timeouts.total_s - (now_s - self._started_s))
-        self._timer = self._loop.call_later(max(left_s, 0.001), self._on_idle_timer)
+        self._arm(self._tick_s(), self._on_idle_tick)

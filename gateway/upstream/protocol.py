@@ -10,6 +10,8 @@ from typing import Protocol, cast
 
 import httptools
 
+from gateway.wire.chunked import payload_start
+
 Headers = list[tuple[bytes, bytes]]
 
 MAX_HEAD_BYTES = 65536
@@ -36,12 +38,18 @@ class Reader(Protocol):
 class EngineConnection(asyncio.Protocol):
     """A connection and its parser.
 
+    `frames`, if set by the reader, takes a read that is exactly one chunk of the answer's body as it came, framing
+    included: the common case of a token stream, which then costs neither parsing nor copying. `heard` is set by every
+    read; whoever watches for silence resets it.
+
     `reusable`: it can carry another request once it has no reader. `received`: bytes of the present answer have come.
     `idle_since_s`: loop time at which it became idle. `on_closed` is called once, when the transport is gone.
     """
 
     def __init__(self, on_closed: Callable[["EngineConnection"], None]) -> None:
         self.transport: asyncio.Transport | None = None
+        self.frames: Callable[[bytes], None] | None = None
+        self.heard = False
         self.reusable = False
         self.received = False
         self.idle_since_s = 0.0
@@ -54,6 +62,7 @@ class EngineConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._finished = False
         self._framed = False
+        self._between_chunks = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport. The event loop has switched Nagle's algorithm off already."""
@@ -65,7 +74,8 @@ class EngineConnection(asyncio.Protocol):
         if self.transport is None or self._reader is not None:
             raise RuntimeError("a connection takes one request at a time, while it is open")
         self._reader = reader
-        self.received = self._finished = self._framed = False
+        self.received = self._finished = self._framed = self._between_chunks = False
+        self.frames = None
         self._head_bytes = self._unparsed_bytes = 0
         if len(body) < JOIN_BELOW_BYTES:
             self.transport.write(head + body)
@@ -75,13 +85,17 @@ class EngineConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Drop the reader and the connection at once: the engine sees a closed socket."""
-        self._reader = None
+        self._reader = self.frames = None
         self.reusable = False
         if self.transport is not None:
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Parse one read, then hand its body bytes over in one piece."""
+        self.heard = True
+        if self.frames is not None and self._between_chunks and payload_start(data):
+            self.frames(data)
+            return
         reader = self._reader
         if reader is None:  # bytes that nobody asked for: an answer after a timeout, or a broken engine
             self.abort()
@@ -101,6 +115,8 @@ class EngineConnection(asyncio.Protocol):
             if self._unparsed_bytes > MAX_HEAD_BYTES:
                 self._lose("the answer is not HTTP/1.1: its head does not end")
                 return
+        # A part of a size line that the parser keeps to itself never ends in a line break.
+        self._between_chunks = self._between_chunks and data.endswith(b"\r\n")
         if body:
             reader.on_chunk(body[0] if len(body) == 1 else b"".join(body))
         if self._finished and self._reader is reader:  # a reader may have left on its last chunk
@@ -123,7 +139,7 @@ class EngineConnection(asyncio.Protocol):
             self._lose((str(exc) if exc else "") or "the engine closed the connection before its answer was complete")
 
     def _end(self, reader: Reader) -> None:
-        self._reader = None
+        self._reader = self.frames = None
         reader.on_end()
 
     def _lose(self, reason: str) -> None:
@@ -159,6 +175,14 @@ class EngineConnection(asyncio.Protocol):
         )
         self._head_bytes = -1
         self._reader.on_head(status, self._headers)
+
+    def on_chunk_header(self) -> None:
+        """Note that a chunk has begun."""
+        self._between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        """Note that a chunk is whole."""
+        self._between_chunks = True
 
     def on_body(self, body: bytes) -> None:
         """Collect the pieces of one read."""
