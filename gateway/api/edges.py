@@ -48,7 +48,7 @@ def shape_errors(app: FastAPI) -> None:
 
 def build_edges(pool: Pool, metrics: Metrics, stopping: Callable[[], bool]) -> FastAPI:
     """Return the app for everything on `listen` but the inference routes."""
-    app = FastAPI(title="twohop", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="twohop", openapi_url=None)
     shape_errors(app)
 
     @app.get("/v1/models")

@@ -310,11 +310,11 @@ async def test_receipts_and_receipt_headers():
     async with fake_engine() as engine:
         endpoints[0]["url"] = engine.url
         async with run_gateway(endpoints, routing={"receipt_headers": True}) as gateway, httpx.AsyncClient() as admin:
-            reply = await gateway.client.post("/v1/chat/completions", json=CHAT, headers={"x-request-id": "r1"})
+            reply = await gateway.client.post("/v1/chat/completions", json=CHAT, headers={"x-request-id": "r/1"})
             assert reply.headers["x-twohop-endpoint"] == "a"
             assert reply.headers["x-twohop-route"] == "single"
             assert reply.headers["x-twohop-reason"] == "no_pair"
-            receipt = (await admin.get(f"{gateway.admin_url}/admin/decisions/r1")).json()
+            receipt = (await admin.get(f"{gateway.admin_url}/admin/decisions/r%2F1")).json()
             assert receipt["endpoint"] == "a"
             assert receipt["decisions"][0]["picked"] == "a"
             latest = (await admin.get(f"{gateway.admin_url}/admin/decisions?limit=1")).json()["decisions"]
