@@ -20,7 +20,17 @@ GatewayError
 An engine's own 4xx is no error here: it passes through unchanged.
 """
 
+from collections.abc import Iterable
+
 import msgspec
+
+_NAMES_SHOWN = 20
+_NAME_CHARS = 100
+
+
+def cut(name: str) -> str:
+    """Return a name that a client has chosen, short enough to be shown and kept."""
+    return name if len(name) <= _NAME_CHARS else name[:_NAME_CHARS] + "…"
 
 
 class GatewayError(Exception):
@@ -68,6 +78,12 @@ class ModelNotFound(CallerError):
     """No endpoint serves this model, now or before."""
 
     status, type, code = 404, "not_found_error", "model_not_found"
+
+    def __init__(self, model: str, served: Iterable[str]) -> None:
+        names = sorted(served)
+        shown = ", ".join(names[:_NAMES_SHOWN]) or "nothing at this moment"
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        super().__init__(f"no endpoint serves the model {cut(model)!r}; served: {shown}{more}", param="model")
 
 
 class BodyTooLarge(CallerError):

@@ -59,8 +59,7 @@ def build_edges(pool: Pool, metrics: Metrics, stopping: Callable[[], bool]) -> F
     async def model(model_id: str) -> Any:
         served = pool.served_models()
         if model_id not in served:
-            names = ", ".join(sorted(served)[:20]) or "nothing"
-            raise ModelNotFound(f"no endpoint serves the model {model_id[:100]!r}; served: {names}", param="model")
+            raise ModelNotFound(model_id, served)
         return served[model_id]
 
     @app.get("/healthz")

@@ -115,7 +115,9 @@ async def test_unknown_model_names_never_become_labels():
             assert reply.status_code == 404
             assert "served: m" in reply.json()["error"]["message"]
         metrics = await gateway.metrics()
+        await gateway.client.post("/v1/completions", json={"model": "x" * 100_000, "prompt": ""})
     assert 'twohop_requests_total{code="404",model="unknown",route="none"} 20.0' in metrics
+    assert all(len(receipt.model) <= 101 for receipt in gateway.parts.receipts.latest(21))  # nor fill the memory
 
 
 async def test_engine_4xx_passes_unchanged_and_is_not_repeated():

@@ -330,6 +330,7 @@ async def test_who_waited_too_long_is_told_whether_room_or_an_endpoint_was_missi
     late = room.admission.late("m")
     assert (type(late), late.status) == (QueueFull, 429)
     assert late.message == "no endpoint had room for 'm': waited 2.5 s (flow_control.max_queue_wait_s)"
+    assert len(room.admission.late("m" * 5000).message) < 250
     endpoint.observe(Signal.LOADING)
     for model in "mn":
         late = room.admission.late(model)
