@@ -1,4 +1,4 @@
-"""Who may go now: first come, first served for each model, while an endpoint has room.
+"""Who may go now: first come, first served, while an endpoint of the model has room.
 
 Invariant: a place in the queue ends exactly once: it gets its turn, times out, or is given up by the client; a turn
 that is not taken goes to the next in line, and one that finds no room goes back to where it stood.
@@ -118,9 +118,10 @@ class Admission:
     def wake_next(self) -> None:
         """Wake the first in line of every model that has room, and all of one that has turned out to be unknown.
 
-        Whoever is woken calls this again after taking a lease, so room for many wakes many, one after the other.
+        Whoever is woken calls this again after taking a lease, so room for many wakes many, one after the other. Of
+        models that share an endpoint, the one whose first has waited longest tries first: none starves another.
         """
-        for model, places in list(self._places.items()):
+        for model, places in sorted(self._places.items(), key=lambda line: line[1][0].number):
             if self._pool.has_told and not self._pool.remembers(model):
                 while places:
                     self._wake(model, places)
