@@ -20,6 +20,7 @@ GatewayError
 An engine's own 4xx is no error here: it passes through unchanged.
 """
 
+import math
 from collections.abc import Iterable
 
 import msgspec
@@ -45,6 +46,11 @@ class GatewayError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+
+    @property
+    def retry_after(self) -> str | None:
+        """The value of the answer's `retry-after`, whole seconds; None where there is no such header."""
+        return None if self.retry_after_s is None else str(math.ceil(self.retry_after_s))
 
     def body(self) -> bytes:
         """Return the answer's JSON in OpenAI's shape."""

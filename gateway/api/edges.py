@@ -1,6 +1,5 @@
 """The routes on `listen` that are not hot: models, health, metrics; errors in OpenAI's shape."""
 
-import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from gateway.pool.store import Pool
 
 def error_response(error: GatewayError) -> Response:
     """Return the answer for an error of ours."""
-    headers = {} if error.retry_after_s is None else {"retry-after": str(math.ceil(error.retry_after_s))}
+    headers = {} if error.retry_after is None else {"retry-after": error.retry_after}
     return Response(error.body(), error.status, headers, media_type="application/json")
 
 
