@@ -107,6 +107,9 @@ class Gateway:
             ]
             servers = [group.create_task(server.serve([sock]), name="server") for server, sock in served]
             self.started.set()
+            logger.info("listening on http://%s:%d", *self.address or ())
+            if self.admin_address is not None:
+                logger.info("admin API on http://%s:%d", *self.admin_address)
             for task in servers:
                 await task
             for task in background:
@@ -202,21 +205,10 @@ def run_until_signal(config: Config) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, gateway.stop)
-        announce = loop.create_task(_announce(gateway))
-        try:
-            await gateway.run()
-        finally:
-            announce.cancel()
+        await gateway.run()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve())
-
-
-async def _announce(gateway: Gateway) -> None:
-    await gateway.started.wait()
-    logger.info("listening on http://%s:%d", *gateway.address or ())
-    if gateway.admin_address is not None:
-        logger.info("admin API on http://%s:%d", *gateway.admin_address)
 
 
 def _profile(config: Config) -> Profile:

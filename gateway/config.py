@@ -4,6 +4,7 @@ Where values come from (file, environment, flags) and how errors are worded is `
 """
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NoReturn
 from urllib.parse import urlsplit
@@ -109,7 +110,7 @@ class EndpointConfig(Section):
     """One engine."""
 
     url: str = Field(description="http://host:port of the engine")
-    name: Text = Field(default="", description="name in metrics, receipts and logs; default host:port")
+    name: Text = Field(default="", description="name in metrics, receipts, headers and logs; default host:port")
     role: Role = Field(default="both", description="what it computes: prompts (prefill), answers (decode), or both")
     labels: dict[str, str] = Field(default={}, description="free; zone, rack, host and gpu are understood")
     kv_events: Unavailable = Field(default=None, description="not available in this version")
@@ -120,12 +121,22 @@ class EndpointConfig(Section):
     def _check_url(cls, value: str) -> str:
         return _engine_url(value)
 
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if not value.isprintable():  # it stands in headers and in lines of text
+            _refuse(f"{value!r} holds what cannot be printed")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _default_name(cls, data: Any) -> Any:
         if isinstance(data, Mapping) and data.get("name") is None and isinstance(data.get("url"), str):
             return {**data, "name": data["url"].partition("://")[2].rstrip("/") or data["url"]}
         return data
+
+
+_ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
 
 
 def _engine_url(value: str) -> str:
@@ -141,8 +152,10 @@ def _engine_url(value: str) -> str:
         names_host = False
     if not names_host:
         _refuse(f"{value!r} names no host, or no port from 1 to 65535")
-    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
+    if value.rstrip("/") != f"http://{parts.netloc}" or parts.username is not None:
         _refuse(f"{value!r} holds more than http://host:port")
+    if not _ADDRESS.fullmatch(parts.netloc):
+        _refuse(f"{value!r} is not http://host:port with a host in ASCII letters or an IPv6 address in brackets")
     return value.rstrip("/")
 
 

@@ -20,7 +20,18 @@ GatewayError
 An engine's own 4xx is no error here: it passes through unchanged.
 """
 
+import math
+from collections.abc import Iterable
+
 import msgspec
+
+_NAMES_SHOWN = 20
+_NAME_CHARS = 100
+
+
+def cut(name: str) -> str:
+    """Return a name that a client has chosen, short enough to be shown and kept."""
+    return name if len(name) <= _NAME_CHARS else name[:_NAME_CHARS] + "…"
 
 
 class GatewayError(Exception):
@@ -35,6 +46,11 @@ class GatewayError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+
+    @property
+    def retry_after(self) -> str | None:
+        """The value of the answer's `retry-after`, whole seconds; None where there is no such header."""
+        return None if self.retry_after_s is None else str(math.ceil(self.retry_after_s))
 
     def body(self) -> bytes:
         """Return the answer's JSON in OpenAI's shape."""
@@ -68,6 +84,12 @@ class ModelNotFound(CallerError):
     """No endpoint serves this model, now or before."""
 
     status, type, code = 404, "not_found_error", "model_not_found"
+
+    def __init__(self, model: str, served: Iterable[str]) -> None:
+        names = sorted(served)
+        shown = ", ".join(names[:_NAMES_SHOWN]) or "nothing at this moment"
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        super().__init__(f"no endpoint serves the model {cut(model)!r}; served: {shown}{more}", param="model")
 
 
 class BodyTooLarge(CallerError):

@@ -62,10 +62,12 @@ class Running:
 
     async def until(self, condition: Any, what: str) -> None:
         """Wait until `condition()` holds; fail after 10 s."""
-        async with asyncio.timeout(10):
-            while not condition():
-                await asyncio.sleep(0.005)
-        assert condition(), what
+        try:
+            async with asyncio.timeout(10):
+                while not condition():
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            raise AssertionError(f"waited 10 s for {what}") from None
 
     async def until_idle(self) -> None:
         """Wait until nothing is leased and no engine connection is busy."""

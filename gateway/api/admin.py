@@ -13,14 +13,16 @@ from gateway.pool.store import Pool
 
 
 def build_admin(pool: Pool, receipts: Receipts, token: str | None, clock: Callable[[], float]) -> FastAPI:
-    """Return the admin app; `clock` is monotonic seconds. With a `token`, every request needs it as a Bearer token."""
+    """Return the admin app; `clock` is monotonic seconds. With a `token`, every route needs it as a Bearer token."""
 
     async def check_token(request: Request) -> None:
-        expected = f"Bearer {token}".encode()
-        if token is not None and not hmac.compare_digest(request.headers.get("authorization", "").encode(), expected):
+        if token is None:
+            return
+        given = request.headers.get("authorization", "").encode("latin-1")  # the bytes as they came
+        if not hmac.compare_digest(given, f"Bearer {token}".encode()):
             raise InvalidApiKey("the admin API needs its token: Authorization: Bearer <admin.token>")
 
-    app = FastAPI(title="twohop admin", docs_url=None, redoc_url=None, dependencies=[Depends(check_token)])
+    app = FastAPI(title="twohop admin", openapi_url=None, dependencies=[Depends(check_token)])
     shape_errors(app)
 
     @app.get("/admin/endpoints")
@@ -31,7 +33,7 @@ def build_admin(pool: Pool, receipts: Receipts, token: str | None, clock: Callab
     async def decisions(limit: int = Query(100, ge=1, le=1000)) -> dict[str, Any]:
         return {"decisions": [receipt.describe() for receipt in receipts.latest(limit)]}
 
-    @app.get("/admin/decisions/{request_id}")
+    @app.get("/admin/decisions/{request_id:path}")
     async def decision(request_id: str) -> dict[str, Any]:
         receipt = receipts.find(request_id)
         if receipt is None:

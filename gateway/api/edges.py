@@ -1,6 +1,5 @@
 """The routes on `listen` that are not hot: models, health, metrics; errors in OpenAI's shape."""
 
-import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from gateway.pool.store import Pool
 
 def error_response(error: GatewayError) -> Response:
     """Return the answer for an error of ours."""
-    headers = {} if error.retry_after_s is None else {"retry-after": str(math.ceil(error.retry_after_s))}
+    headers = {} if error.retry_after is None else {"retry-after": error.retry_after}
     return Response(error.body(), error.status, headers, media_type="application/json")
 
 
@@ -48,7 +47,7 @@ def shape_errors(app: FastAPI) -> None:
 
 def build_edges(pool: Pool, metrics: Metrics, stopping: Callable[[], bool]) -> FastAPI:
     """Return the app for everything on `listen` but the inference routes."""
-    app = FastAPI(title="twohop", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="twohop", openapi_url=None)
     shape_errors(app)
 
     @app.get("/v1/models")
@@ -59,8 +58,7 @@ def build_edges(pool: Pool, metrics: Metrics, stopping: Callable[[], bool]) -> F
     async def model(model_id: str) -> Any:
         served = pool.served_models()
         if model_id not in served:
-            names = ", ".join(sorted(served)[:20]) or "nothing"
-            raise ModelNotFound(f"no endpoint serves the model {model_id[:100]!r}; served: {names}", param="model")
+            raise ModelNotFound(model_id, served)
         return served[model_id]
 
     @app.get("/healthz")

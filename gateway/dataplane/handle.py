@@ -1,6 +1,5 @@
 """One inference request from its first byte to its receipt: the table of contents of the data plane."""
 
-import math
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -181,7 +180,7 @@ async def _refuse(exchange: Exchange, error: GatewayError) -> None:
         (b"content-length", b"%d" % len(body)),
         (b"x-request-id", exchange.request_id),
     ]
-    if error.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
+    if error.retry_after is not None:
+        headers.append((b"retry-after", error.retry_after.encode("ascii")))
     await exchange.start(error.status, headers)
     await exchange.finish(body)

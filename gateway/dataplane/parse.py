@@ -55,7 +55,6 @@ def parse(body: bytes, path: str) -> InferenceRequest:
         body=body,
         members=members,
         model=model,
-        stream=json_object.is_true(members.get("stream")),
         prompt_bytes=len(prompt),
         keys=block_keys(seed, prompt),
         one_hop_reason=one_hop_reason or _one_hop_reason(path, members, prompt),

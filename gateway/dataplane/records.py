@@ -46,7 +46,6 @@ class InferenceRequest:
     body: bytes
     members: Members
     model: str
-    stream: bool
     prompt_bytes: int
     keys: list[int]
     one_hop_reason: str | None
@@ -94,7 +93,6 @@ class Exchange:
     gone: bool = False
     awaiting: Abortable | None = None
     streaming: Leg | None = None
-    head_sent: bool = False
     leases: list[Lease] = field(default_factory=list)
     matched: dict[str, float] = field(default_factory=dict)
     cached_tokens: int | None = None
@@ -159,7 +157,7 @@ class Exchange:
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head."""
-        self.receipt.status, self.head_sent = status, True
+        self.receipt.status = status
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def finish(self, body: bytes = b"") -> None:

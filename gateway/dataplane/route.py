@@ -1,4 +1,4 @@
-"""Where a request goes: pool view, prefix match, profile; then the leases, with no await in between.
+"""Where a request goes: pool view, prefix match, profile; then, once all is decided, the leases; no await in between.
 
 On one event loop that makes choosing and reserving one step: no two requests decide on the same figures.
 """
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from gateway.dataplane.records import Exchange, InferenceRequest, Plan, SingleHop, TwoHop
-from gateway.pool.endpoint import Lease
+from gateway.pool.endpoint import Endpoint, Lease
 from gateway.pool.store import Pool
 from gateway.prefix.index import PrefixIndex, shares
 from scorers.model import EndpointView, Hop, RequestView
@@ -47,6 +47,7 @@ class Router:
         """Return the route with its leases taken, or None where nobody can take the request now."""
         views = self._views()
         known = self._know(exchange, request)
+        exchange.receipt.decisions.clear()  # those of a turn that found no room: one that waits long has many
         reason = request.one_hop_reason
         if reason is None:
             reason = "mode_never" if self._mode == "never" else "no_pair"
@@ -54,15 +55,16 @@ class Router:
                 pair = self._pair(exchange, request, views, known)
                 if pair is not None:
                     return pair
-        lease = self._pick(exchange, request, "single", self._single(request, views), known)
-        return None if lease is None else SingleHop(lease, reason)
+        endpoint = self._pick(exchange, request, "single", self._single(request, views), known)
+        return None if endpoint is None else SingleHop(self._reserve(exchange, request, endpoint), reason)
 
     def another(self, exchange: Exchange, request: InferenceRequest, hop: Hop, tried: Collection[str]) -> Lease | None:
         """Return a lease on an endpoint that has not been tried, or None."""
         views = [view for view in self._views() if view.name not in tried]
         if hop == "single":
             views = self._single(request, views)
-        return self._pick(exchange, request, hop, views, self._know(exchange, request))
+        endpoint = self._pick(exchange, request, hop, views, self._know(exchange, request))
+        return None if endpoint is None else self._reserve(exchange, request, endpoint)
 
     def _know(self, exchange: Exchange, request: InferenceRequest) -> _Known:
         """Return what the prefix index tells of the prompt, and let it learn where the prompt is new."""
@@ -98,13 +100,13 @@ class Router:
         decode = self._pick(exchange, request, "decode", opposite_decode, known)
         if decode is None:
             return None
-        if decode.endpoint.spec.role == "both":
+        if decode.spec.role == "both":
             views = [view for view in views if view.role == "prefill"]
         prefill = self._pick(exchange, request, "prefill", views, known)
         if prefill is None:
-            self._give_up(exchange, decode)
             return None
-        return TwoHop(prefill, decode, "pair")
+        decode_lease = self._reserve(exchange, request, decode)
+        return TwoHop(self._reserve(exchange, request, prefill), decode_lease, "pair")
 
     def _pick(
         self,
@@ -113,20 +115,15 @@ class Router:
         hop: Hop,
         views: Sequence[EndpointView],
         known: _Known,
-    ) -> Lease | None:
+    ) -> Endpoint | None:
         view = RequestView(request.model, hop, request.prompt_bytes, known.matched, known.shared, known.held_blocks)
         decision = decide(self._profile, view, views, self._chance())
         exchange.receipt.decisions.append((hop, decision))
-        endpoint = self._pool.get(decision.picked) if decision.picked is not None else None
-        if endpoint is None:
-            return None
+        return self._pool.get(decision.picked) if decision.picked is not None else None
+
+    def _reserve(self, exchange: Exchange, request: InferenceRequest, endpoint: Endpoint) -> Lease:
         lease = endpoint.lease()
         exchange.leases.append(lease)
         # Fed now, not at the end: the next turn, or the same prompt once more, may be decided a moment from here.
         self._index.insert(request.keys, endpoint.name)
         return lease
-
-    @staticmethod
-    def _give_up(exchange: Exchange, lease: Lease) -> None:
-        exchange.leases.remove(lease)
-        lease.release()

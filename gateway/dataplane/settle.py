@@ -2,7 +2,7 @@
 
 from gateway.clock import monotonic_s
 from gateway.dataplane.records import Exchange
-from gateway.errors import ClientGone
+from gateway.errors import ClientGone, cut
 from gateway.observability.metrics import Metrics
 from gateway.observability.receipts import Receipts
 from gateway.wire import usage
@@ -22,7 +22,9 @@ def settle(exchange: Exchange, metrics: Metrics, receipts: Receipts, known_model
         lease.release()
     receipt = exchange.receipt
     receipt.total_s = monotonic_s() - exchange.started_s
-    model = receipt.model if known_model else "unknown"
+    model = receipt.model
+    if not known_model:  # whatever a client has made up: it may be as long as a body
+        model, receipt.model = "unknown", cut(receipt.model)
     if receipt.status == CLIENT_CLOSED:
         metrics.client_disconnected()
     found = usage.find(exchange.tail) if exchange.tail else None

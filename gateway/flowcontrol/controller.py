@@ -1,4 +1,4 @@
-"""Who may go now: first come, first served for each model, while an endpoint has room.
+"""Who may go now: first come, first served, while an endpoint of the model has room.
 
 Invariant: a place in the queue ends exactly once: it gets its turn, times out, or is given up by the client; a turn
 that is not taken goes to the next in line, and one that finds no room goes back to where it stood.
@@ -9,12 +9,11 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from gateway.errors import GatewayError, ModelNotFound, NoEndpoint, QueueFull
+from gateway.errors import GatewayError, ModelNotFound, NoEndpoint, QueueFull, cut
 from gateway.pool.endpoint import Endpoint
 from gateway.pool.store import Pool
 
 BAND = "standard"
-_NAMES_SHOWN = 20
 _RATE_WEIGHT = 0.1
 
 
@@ -78,11 +77,7 @@ class Admission:
     def check_model(self, model: str) -> None:
         """Raise ModelNotFound if endpoints have told their models and none, now or before, has told this one."""
         if self._pool.has_told and not self._pool.remembers(model):
-            served = sorted(self._pool.served_models())
-            shown = ", ".join(served[:_NAMES_SHOWN]) or "nothing at this moment"
-            more = f" and {len(served) - _NAMES_SHOWN} more" if len(served) > _NAMES_SHOWN else ""
-            name = model if len(model) <= 100 else model[:100] + "…"
-            raise ModelNotFound(f"no endpoint serves the model {name!r}; served: {shown}{more}", param="model")
+            raise ModelNotFound(model, self._pool.served_models())
 
     def may_go(self, model: str) -> bool:
         """Whether a new request may try at once: nobody before it waits or is about to try, and there is room."""
@@ -123,9 +118,10 @@ class Admission:
     def wake_next(self) -> None:
         """Wake the first in line of every model that has room, and all of one that has turned out to be unknown.
 
-        Whoever is woken calls this again after taking a lease, so room for many wakes many, one after the other.
+        Whoever is woken calls this again after taking a lease, so room for many wakes many, one after the other. Of
+        models that share an endpoint, the one whose first has waited longest tries first: none starves another.
         """
-        for model, places in list(self._places.items()):
+        for model, places in sorted(self._places.items(), key=lambda line: line[1][0].number):
             if self._pool.has_told and not self._pool.remembers(model):
                 while places:
                     self._wake(model, places)
@@ -134,10 +130,10 @@ class Admission:
 
     def late(self, model: str) -> GatewayError:
         """Return the error of a request whose wait was too long."""
-        waited = f"waited {self.max_wait_s:g} s (flow_control.max_queue_wait_s)"
+        name, waited = repr(cut(model)), f"waited {self.max_wait_s:g} s (flow_control.max_queue_wait_s)"
         if any(one.ready and model in one.model_ids for one in self._pool):
-            return QueueFull(f"no endpoint had room for {model!r}: {waited}", retry_after_s=self.retry_after_s())
-        return NoEndpoint(f"no endpoint is ready to serve {model!r}: {waited}", retry_after_s=self.max_wait_s)
+            return QueueFull(f"no endpoint had room for {name}: {waited}", retry_after_s=self.retry_after_s())
+        return NoEndpoint(f"no endpoint is ready to serve {name}: {waited}", retry_after_s=self.max_wait_s)
 
     def retry_after_s(self) -> float:
         """Return in how many seconds the present queue will have drained, from the measured rate; 1 to 60."""

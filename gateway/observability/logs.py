@@ -43,5 +43,5 @@ def set_up_logs(level: str = "info", stream: TextIO | None = None) -> logging.Ha
     root.addHandler(handler)
     root.setLevel(level.upper())
     for name in CHATTY:
-        logging.getLogger(name).setLevel("WARNING")
+        logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     return handler

@@ -16,8 +16,9 @@ from scorers.model import Decision, Hop
 class Receipt:
     """One request's way: `at_s` is the wall clock at its arrival, other times are seconds, None where not reached.
 
-    `decisions` holds each routing decision with the hop it was for, in order, and `attempts` (endpoint, outcome) of
-    each leg sent. `endpoint` is the one that answered; `prefill` the one that filled its cache, on two hops only.
+    `decisions` holds each routing decision of the last turn and of the retries, with its hop, in order, and `attempts`
+    (endpoint, outcome) of each leg sent. `endpoint` is the one that answered; `prefill` the one that filled its cache,
+    on two hops only.
     """
 
     request_id: str

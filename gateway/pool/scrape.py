@@ -55,7 +55,8 @@ _OWN = "|".join(re.escape(name.removeprefix(NAMESPACE)) for name in _NAMES if na
 _OTHER = "|".join(re.escape(name) for name in _NAMES if not name.startswith(NAMESPACE))
 # A literal newline in front and the namespace once make this seven times as fast as `^` with whole names.
 _INTERESTING = re.compile(rf"\n({NAMESPACE}(?:{_OWN})|{_OTHER})(?=[{{ \t])([^\n]*)".encode())
-_VALUE = re.compile(rb"\s*([+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+|(?i:nan|inf(?:inity)?)))(?:\s+-?\d+)?\s*")
+# A number can be read in one way alone, so that a long line of digits costs no more than its length.
+_VALUE = re.compile(rb"\s*([+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+|(?i:nan|inf(?:inity)?)))(?:\s+-?\d+)?\s*")
 _LABEL = re.compile(rb'(?:\{|,)\s*([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 
@@ -110,4 +111,5 @@ def _cache_config(rest: bytes) -> dict[str, int | None]:
 
 
 def _count(text: bytes) -> int | None:
-    return int(text) if text.isdigit() and int(text) > 0 else None
+    """Return a positive number of at most 18 digits; int() refuses thousands of them."""
+    return int(text) or None if text.isdigit() and len(text) <= 18 else None

@@ -217,7 +217,7 @@ def models_in(body: bytes) -> tuple[Model, ...] | None:
     try:
         data = msgspec.json.decode(body)["data"]
         return tuple(Model(entry["id"], entry) for entry in _entries(data))
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         return None
 
 

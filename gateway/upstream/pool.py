@@ -14,7 +14,7 @@ MAX_IDLE_S = 4.0
 
 
 class ConnectionPool:
-    """Connections to `host:port`: the most recently used is taken first, so that surplus ones age and go."""
+    """Connections to `host:port`: the most recently used is taken first, and surplus ones that have aged are closed."""
 
     def __init__(self, host: str, port: int, loop: asyncio.AbstractEventLoop) -> None:
         self._host, self._port, self._loop = host, port, loop
@@ -34,10 +34,10 @@ class ConnectionPool:
 
     def take(self) -> EngineConnection | None:
         """Return an idle connection that is fresh enough to use, or None."""
-        oldest_s = self._loop.time() - MAX_IDLE_S
+        self._close_aged(self._loop.time())
         while self._idle:
             connection = self._idle.pop()
-            if connection.reusable and connection.idle_since_s >= oldest_s:
+            if connection.reusable:
                 return connection
             connection.abort()
         return None
@@ -56,14 +56,20 @@ class ConnectionPool:
         if not connection.reusable or self._closed or len(self._idle) >= MAX_IDLE:
             connection.abort()
             return
-        connection.idle_since_s = self._loop.time()
+        connection.idle_since_s = now_s = self._loop.time()
         self._idle.append(connection)
+        self._close_aged(now_s)
 
     def close(self) -> None:
         """Close the idle connections now and the busy ones when they come back."""
         self._closed = True
         while self._idle:
             self._idle.pop().abort()
+
+    def _close_aged(self, now_s: float) -> None:
+        idle, oldest_s = self._idle, now_s - MAX_IDLE_S  # in the order in which they became idle
+        while idle and idle[0].idle_since_s < oldest_s:
+            idle.popleft().abort()
 
     def _forget(self, connection: EngineConnection) -> None:
         self._open.discard(connection)

@@ -7,10 +7,11 @@ needs to be parsed. The same holds for the other names here.
 import re
 from dataclasses import dataclass
 
-_PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
-_OUTPUT = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
-_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d+)')
-# Space and digits are bounded so that what must be held back is; no engine writes more of either.
+# Digits are bounded: no engine writes more, and int() refuses thousands of them.
+_PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,19})(?!\d)')
+_OUTPUT = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,19})(?!\d)')
+_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,19})(?!\d)')
+# Space is bounded too, so that what must be held back is.
 _CORRECTABLE = re.compile(
     rb'"cached_tokens"\s{0,8}:\s{0,8}\d{1,19}(?![\d.eE])|"prompt_tokens_details"\s{0,8}:\s{0,8}null'
 )

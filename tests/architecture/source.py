@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("gateway", "scorers", "benchmarks")
 # One plugin a file: the file's name is the name in the configuration.
-PLUGIN_FOLDERS = ("scorers/affinity", "scorers/load", "scorers/placement", "scorers/filters", "scorers/pickers")
+PLUGIN_FOLDERS = ("scorers/affinity", "scorers/load", "scorers/filters", "scorers/pickers")
 # Code that decides: no await, no I/O, no clock, no chance, no logging.
 DECIDING = (
     "scorers/",
@@ -16,9 +16,7 @@ DECIDING = (
     "gateway/wire/",
     "gateway/connectors/",
     "gateway/pool/health.py",
-    "gateway/flowcontrol/queue.py",
-    "gateway/flowcontrol/limits.py",
-    "gateway/flowcontrol/tenants.py",
+    "gateway/pool/scrape.py",
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -2,9 +2,15 @@
 
 import ast
 
-from tests.architecture.source import DECIDING, modules
+from tests.architecture.source import DECIDING, PLUGIN_FOLDERS, modules
 
 WAITING = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
+
+
+def test_every_folder_and_file_that_is_held_to_these_rules_is_there():
+    paths = [module.path for module in modules()]
+    held = [*DECIDING, *PLUGIN_FOLDERS]
+    assert [prefix for prefix in held if not any(path.startswith(prefix) for path in paths)] == []
 
 
 def test_nothing_that_decides_waits():

@@ -40,7 +40,7 @@ async def test_a_head_that_is_none_gets_a_json_error(data, status):
 
 
 async def test_admin_errors_have_the_same_shape_and_the_token_is_needed():
-    admin = {"listen": "127.0.0.1:0", "token": "secret"}
+    admin = {"listen": "127.0.0.1:0", "token": "sécret"}
     async with (
         fake_engine() as engine,
         run_gateway([engine.url], admin=admin) as gateway,
@@ -48,7 +48,8 @@ async def test_admin_errors_have_the_same_shape_and_the_token_is_needed():
     ):
         refused = await client.get(f"{gateway.admin_url}/admin/endpoints")
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
-        client.headers["authorization"] = "Bearer secret"
+        assert (await client.get(f"{gateway.admin_url}/openapi.json")).status_code == 404
+        client.headers = httpx.Headers({"authorization": "Bearer sécret"}, encoding="utf-8")
         assert (await client.get(f"{gateway.admin_url}/admin/endpoints")).status_code == 200
         wrong = await client.get(f"{gateway.admin_url}/admin/decisions?limit=0")
         assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "invalid_request")

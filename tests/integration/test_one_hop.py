@@ -115,7 +115,9 @@ async def test_unknown_model_names_never_become_labels():
             assert reply.status_code == 404
             assert "served: m" in reply.json()["error"]["message"]
         metrics = await gateway.metrics()
+        await gateway.client.post("/v1/completions", json={"model": "x" * 100_000, "prompt": ""})
     assert 'twohop_requests_total{code="404",model="unknown",route="none"} 20.0' in metrics
+    assert all(len(receipt.model) <= 101 for receipt in gateway.parts.receipts.latest(21))  # nor fill the memory
 
 
 async def test_engine_4xx_passes_unchanged_and_is_not_repeated():
@@ -310,11 +312,11 @@ async def test_receipts_and_receipt_headers():
     async with fake_engine() as engine:
         endpoints[0]["url"] = engine.url
         async with run_gateway(endpoints, routing={"receipt_headers": True}) as gateway, httpx.AsyncClient() as admin:
-            reply = await gateway.client.post("/v1/chat/completions", json=CHAT, headers={"x-request-id": "r1"})
+            reply = await gateway.client.post("/v1/chat/completions", json=CHAT, headers={"x-request-id": "r/1"})
             assert reply.headers["x-twohop-endpoint"] == "a"
             assert reply.headers["x-twohop-route"] == "single"
             assert reply.headers["x-twohop-reason"] == "no_pair"
-            receipt = (await admin.get(f"{gateway.admin_url}/admin/decisions/r1")).json()
+            receipt = (await admin.get(f"{gateway.admin_url}/admin/decisions/r%2F1")).json()
             assert receipt["endpoint"] == "a"
             assert receipt["decisions"][0]["picked"] == "a"
             latest = (await admin.get(f"{gateway.admin_url}/admin/decisions?limit=1")).json()["decisions"]

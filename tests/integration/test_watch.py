@@ -103,6 +103,7 @@ async def test_readiness_follows_an_engines_start_at_once_however_long_the_inter
         ("/v1/models", (200, b'{"data": {}}'), "GET /v1/models answered no model list"),
         ("/v1/models", (200, b'{"data": [1]}'), "GET /v1/models answered no model list"),
         ("/v1/models", (200, b"[]"), "GET /v1/models answered no model list"),
+        ("/v1/models", (200, b"[" * 100_000), "GET /v1/models answered no model list"),
         ("/v1/models", HANG, "GET /v1/models gave no whole answer in 0.2 s"),
     ],
 )

@@ -91,11 +91,23 @@ def test_an_endpoint_is_named_by_host_and_port(url, kept, name):
         ("http://h:1/v1", "holds more than"),
         ("http://u:p@h:1", "holds more than"),
         ("http://h:1?a=b", "holds more than"),
+        ("http://h:1?", "holds more than"),
+        ("http://h:1#", "holds more than"),
+        ("http://h\n:1", "holds more than"),
+        ("http://a b:1", "a host in ASCII"),
+        ("http://ü:1", "a host in ASCII"),
+        ("http://[::1]x:1", "a host in ASCII"),
+        ("http://h:", "a host in ASCII"),
     ],
 )
 def test_a_url_that_cannot_be_reached_is_refused(url, why):
     with pytest.raises(ValidationError, match=why):
         EndpointConfig.model_validate({"url": url})
+
+
+def test_a_name_that_would_break_a_line_is_refused():
+    with pytest.raises(ValidationError, match="cannot be printed"):
+        EndpointConfig.model_validate({"url": "http://h:1", "name": "a\r\nx: y"})
 
 
 def test_a_scorer_is_a_weight_or_a_weight_with_parameters():

@@ -201,6 +201,17 @@ async def test_two_who_find_no_room_after_all_keep_their_order():
     assert room.served == [("m", 0), ("m", 1), ("m", 2)]
 
 
+async def test_models_that_share_an_endpoint_take_turns_in_order_of_coming():
+    room, _ = await full_room("m", "n")
+    tasks = [room.start(number, model) for number, model in enumerate("mnmnm")]
+    await settle()
+    for _ in tasks:
+        room.leases.pop().release()
+        await settle()
+    await asyncio.gather(*tasks)
+    assert room.served == [("m", 0), ("n", 1), ("m", 2), ("n", 3), ("m", 4)]
+
+
 async def test_one_that_is_about_to_try_is_not_overtaken():
     room, _ = await full_room("m")
     waits = room.start(0, "m")
@@ -330,6 +341,7 @@ async def test_who_waited_too_long_is_told_whether_room_or_an_endpoint_was_missi
     late = room.admission.late("m")
     assert (type(late), late.status) == (QueueFull, 429)
     assert late.message == "no endpoint had room for 'm': waited 2.5 s (flow_control.max_queue_wait_s)"
+    assert len(room.admission.late("m" * 5000).message) < 250
     endpoint.observe(Signal.LOADING)
     for model in "mn":
         late = room.admission.late(model)

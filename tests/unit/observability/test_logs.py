@@ -68,3 +68,11 @@ def test_clients_that_log_each_request_are_quiet_even_at_debug():
     set_up_logs("debug", stream)
     logging.getLogger("httpx").info("HTTP Request: GET http://127.0.0.1/")
     assert stream.getvalue() == ""
+
+
+def test_a_level_above_warning_holds_for_other_people_s_loggers_too():
+    stream = io.StringIO()
+    set_up_logs("error", stream)
+    for name in CHATTY:
+        logging.getLogger(name).warning("Invalid HTTP request received.")
+    assert stream.getvalue() == ""

@@ -47,6 +47,7 @@ def test_blocks_may_not_be_known_yet():
     text = b'vllm:num_requests_running 1\nvllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1\n'
     assert parse(text) == Load(running=1, block_tokens=16)
     assert parse(text.replace(b'"16"', b'"0"')).block_tokens is None
+    assert parse(text.replace(b'"16"', b'"%b"' % (b"9" * 5000))).block_tokens is None
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,10 @@ def test_blocks_may_not_be_known_yet():
         (b"vllm:num_requests_running 1 2 3\n", "no readable value"),
         (b"vllm:num_requests_running{ 1\nvllm:num_requests_waiting 1\n", "no readable value"),
         (b"vllm:num_requests_running +Inf\n", "is inf"),
+        (b"vllm:num_requests_running %b\n" % (b"1" * (1 << 20)), "is inf"),
+        (b"vllm:num_requests_running %bx\n" % (b"1" * (1 << 20)), "no readable value"),
+        (b"vllm:num_requests_running 1.%bx\n" % (b"1" * (1 << 20)), "no readable value"),
+        (b"vllm:num_requests_running 1%bx\n" % (b" " * (1 << 20)), "no readable value"),
     ],
 )
 def test_what_cannot_be_believed_is_refused_whole(text, why):

@@ -236,7 +236,11 @@ async def test_idle_connections_are_taken_newest_first_and_never_old():
         assert [pool.take(), pool.take(), pool.take()] == [newest, fresh, None]
         assert (pool.idle_count, old.reusable) == (0, False)
         for connection in (fresh, newest):
-            connection.abort()
+            pool.give_back(connection)
+        fresh.idle_since_s = loop.time() - MAX_IDLE_S - 0.1
+        assert pool.take() is newest  # and what it leaves behind has been closed for its age, not kept for ever
+        assert (pool.idle_count, fresh.reusable) == (0, False)
+        newest.abort()
         assert await engine.at_rest() == (0, 0)
 
 

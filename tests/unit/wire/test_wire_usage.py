@@ -119,8 +119,11 @@ def test_the_last_usage_of_a_tail_is_found(usage, earlier, content, spelling):
     assert find(tail[tail.rindex(b'"usage"') :]) == usage
 
 
+ENDLESS = b'{"usage":{"prompt_tokens":' + b"1" * 5000  # more digits than int() takes
+
+
 @pytest.mark.parametrize(
-    "tail", [b"", b"data: [DONE]\n\n", b'{"usage":null}', b'{"prompt_tokens":3}', b'{"usage":{"x":1}}']
+    "tail", [b"", b"data: [DONE]\n\n", b'{"usage":null}', b'{"prompt_tokens":3}', b'{"usage":{"x":1}}', ENDLESS]
 )
 def test_a_tail_without_usage_has_none(tail):
     assert find(tail) is None
