@@ -220,7 +220,9 @@ def _profile(config: Config) -> Profile:
 def _listen(address: str, key: str) -> socket.socket:
     host, port = split_address(address)
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # Of a name with both kinds of address, such as localhost, the one that every client tries.
+        family, kind, protocol, _, where = min(found, key=lambda one: one[0] != socket.AF_INET)
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise ConfigError(f"{key}: {address}: {error}") from error

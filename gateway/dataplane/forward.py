@@ -14,6 +14,7 @@ from gateway.upstream.hop_headers import to_engine
 # A whole answer of this size is read before its head goes out, so that an engine's death in it can be mended.
 WHOLE_ANSWER_BYTES = 1 << 20
 _ERROR_BODY_BYTES = 65536
+TOO_MANY_REQUESTS = 429
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _STREAM_ERROR = b'data: {"error"'
 
@@ -47,6 +48,7 @@ class Forwarder:
         elsewhere, or None. Raises UpstreamFailed, UpstreamTimeout, ClientGone.
         """
         failure: UpstreamFailed | None = None
+        refusal: Leg | None = None
         tried: set[str] = set()
         server_errors = 0
         for attempt in range(self._max_attempts):
@@ -67,6 +69,8 @@ class Forwarder:
             except UpstreamFailed as error:
                 exchange.receipt.attempts.append((lease.endpoint.name, _reason(error)))
                 failure = error
+                if isinstance(error, AnswerRefused) and error.leg.status == TOO_MANY_REQUESTS:
+                    refusal = error.leg
                 server_errors += _reason(error) == "500"
                 if server_errors > 1:
                     break
@@ -74,15 +78,15 @@ class Forwarder:
                 exchange.receipt.attempts.append((lease.endpoint.name, str(leg.status)))
                 exchange.receipt.endpoint = lease.endpoint.name
                 return leg
-        if isinstance(failure, AnswerRefused) and failure.leg.status == 429:
-            # The last refusal passes, with its Retry-After: the engine knows its queue.
-            exchange.receipt.endpoint = failure.leg.name
-            return failure.leg
+        if refusal is not None:
+            # Nobody did better than the last 429: it passes with its Retry-After, since the engine knows its queue.
+            exchange.receipt.endpoint = refusal.name
+            return refusal
         raise failure or UpstreamFailed("no attempt was made (retries.max_attempts)")
 
     async def _attempt(self, exchange: Exchange, lease: Lease, body: bytes) -> Leg:
         endpoint = lease.endpoint
-        leg = self._engines.leg(endpoint, self._timeouts)
+        leg = self._engines.leg(endpoint, self._timeouts, monotonic_s() - exchange.started_s)
         exchange.wait_for(leg)
         lines = to_engine(exchange.scope["headers"], exchange.engine_request_id)
         try:

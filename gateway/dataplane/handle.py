@@ -1,5 +1,6 @@
 """One inference request from its first byte to its receipt: the table of contents of the data plane."""
 
+import asyncio
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -58,8 +59,7 @@ class DataPlane:
         """Serve one inference request: every GatewayError is answered; anything else is raised once all is settled."""
         exchange = _exchange(scope, receive, send, connection)
         try:
-            if self.stopping():
-                raise ShuttingDown("this gateway is stopping; another may serve", retry_after_s=1.0)
+            self._check_running()
             request = parse(await read_body(exchange, self.body_bytes), scope["path"])
             exchange.listen()
             exchange.receipt.model = request.model
@@ -75,8 +75,21 @@ class DataPlane:
         except GatewayError as error:
             exchange.outcome = exchange.outcome and error.code
             await _refuse(exchange, error)
+        except asyncio.CancelledError:  # the server's grace is over
+            exchange.receipt.status = exchange.receipt.status or ShuttingDown.status
+            exchange.outcome = exchange.outcome and ShuttingDown.code
+            raise
+        except Exception:  # a fault of ours: the client gets an answer of the usual shape, the log gets the traceback
+            exchange.outcome = exchange.outcome and GatewayError.code
+            if not exchange.receipt.status:
+                await _refuse(exchange, GatewayError("internal error"))
+            raise
         finally:
             settle(exchange, self.metrics, self.receipts, self.pool.remembers(exchange.receipt.model))
+
+    def _check_running(self) -> None:
+        if self.stopping():
+            raise ShuttingDown("this gateway is stopping; another may serve", retry_after_s=1.0)
 
     async def _admit(self, exchange: Exchange, request: InferenceRequest) -> Plan:
         started_s = monotonic_s()
@@ -88,9 +101,11 @@ class DataPlane:
             self.metrics.decision(monotonic_s() - before_s)
             return planned
 
-        planned = await admit(exchange, request.model, self.admission, plan)
-        receipt.queue_s = monotonic_s() - started_s
-        self.metrics.queued(BAND, receipt.queue_s)
+        try:
+            planned = await admit(exchange, request.model, self.admission, plan)
+        finally:
+            receipt.queue_s = monotonic_s() - started_s
+            self.metrics.queued(BAND, receipt.queue_s)
         receipt.route = "two_hop" if isinstance(planned, TwoHop) else "single"
         receipt.reason = planned.reason
         return planned
@@ -110,7 +125,7 @@ class DataPlane:
         exchange.handoff_open = isinstance(handoff, Handoff)
 
         def body_after(failure: UpstreamFailed | None) -> bytes:
-            if not isinstance(handoff, Handoff):
+            if not isinstance(handoff, Handoff) or exchange.outcome != "ok":
                 return request.body
             if failure is None or isinstance(failure, ConnectFailed):
                 exchange.cached_tokens = handoff.cached_tokens
@@ -120,7 +135,11 @@ class DataPlane:
             return request.body
 
         def another(tried: Collection[str]) -> Lease | None:
-            return self.router.another(exchange, request, "decode", tried)
+            lease = self.router.another(exchange, request, "decode", tried)
+            if lease is None and (lease := self.router.another(exchange, request, "single", tried)) is not None:
+                # No decode engine is left, so another kind does the whole work. It must not pull from itself.
+                exchange.cached_tokens, exchange.outcome = None, "decode_failed"
+            return lease
 
         leg = await self.forwarder.forward(exchange, plan.decode, body_after, another)
         if exchange.outcome != "ok":

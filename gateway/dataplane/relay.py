@@ -8,8 +8,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-import msgspec
-
 from gateway.clock import monotonic_s
 from gateway.dataplane.records import Connection, Exchange
 from gateway.errors import ClientGone, EngineError
@@ -153,11 +151,8 @@ async def _by_send(exchange: Exchange, leg: Leg, passage: _Passage) -> None:
 async def _break_off(exchange: Exchange, error: EngineError, last: bytes, events: bool) -> None:
     """End an answer that has begun: an event stream by an error event, anything else by closing the connection."""
     if events:
-        event = msgspec.json.encode(
-            {"error": {"message": error.message, "type": error.type, "param": None, "code": error.code}}
-        )
         gap = b"" if not last or last.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"
-        await exchange.finish(gap + b"data: " + event + b"\n\n")
+        await exchange.finish(gap + b"data: " + error.body() + b"\n\n")
         return
     if exchange.connection is not None:
         exchange.connection.transport.abort()

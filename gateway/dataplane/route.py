@@ -62,7 +62,7 @@ class Router:
         """Return a lease on an endpoint that has not been tried, or None."""
         views = [view for view in self._views() if view.name not in tried]
         if hop == "single":
-            views = self._single(request, views)
+            views = self._single(request, views, tried)
         endpoint = self._pick(exchange, request, hop, views, self._know(exchange, request))
         return None if endpoint is None else self._reserve(exchange, request, endpoint)
 
@@ -81,10 +81,13 @@ class Router:
         limit = self._max_in_flight
         return [view for view in self._pool.views(self._clock()) if view.in_flight < limit]
 
-    def _single(self, request: InferenceRequest, views: list[EndpointView]) -> list[EndpointView]:
-        """Leave prefill endpoints out while others serve the model, full or tried as these may be."""
+    def _single(
+        self, request: InferenceRequest, views: list[EndpointView], tried: Collection[str] = ()
+    ) -> list[EndpointView]:
+        """Leave prefill endpoints out while others, full as they may be, serve the model and have not failed it."""
         for one in self._pool:
-            if one.spec.role != "prefill" and one.ready and request.model in one.model_ids:
+            usable = one.ready and one.name not in tried and request.model in one.model_ids
+            if one.spec.role != "prefill" and usable:
                 return [view for view in views if view.role != "prefill"]
         return views
 
@@ -92,8 +95,8 @@ class Router:
         self, exchange: Exchange, request: InferenceRequest, views: Sequence[EndpointView], known: _Known
     ) -> TwoHop | None:
         """Return a prefill and a decode endpoint; a `both` endpoint joins only opposite an explicit role."""
-        has_prefill = any(view.role == "prefill" and view.ready for view in views)
-        has_decode = any(view.role == "decode" and view.ready for view in views)
+        able = [view.role for view in views if view.ready and request.model in view.models]
+        has_prefill, has_decode = "prefill" in able, "decode" in able
         if not has_prefill and not has_decode:
             return None
         opposite_decode = views if has_prefill else [view for view in views if view.role == "decode"]

@@ -10,8 +10,8 @@ from typing import TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
 LINE_CHARACTERS = 4000
-# They log every request, or repeat what our own lines say of start and end.
-CHATTY = ("httpx", "httpcore", "uvicorn.error")
+# httpx logs every request; uvicorn repeats what our own lines say, and warns of every stranger that speaks no HTTP.
+CHATTY = {"httpx": logging.WARNING, "httpcore": logging.WARNING, "uvicorn.error": logging.ERROR}
 
 
 class OneLine(logging.Formatter):
@@ -42,6 +42,6 @@ def set_up_logs(level: str = "info", stream: TextIO | None = None) -> logging.Ha
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    for name in CHATTY:
-        logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
+    for name, least in CHATTY.items():
+        logging.getLogger(name).setLevel(max(root.level, least))
     return handler

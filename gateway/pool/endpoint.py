@@ -185,9 +185,9 @@ class Endpoint:
             return
         before, after = _own_models(self.models), _own_models(told)
         self.models, self.model_ids, self._view = told, frozenset(model.id for model in told), None
-        self.on_models(self)
         if before and before != after:
             self._change_identity()
+        self.on_models(self)
 
     def _change_identity(self) -> None:
         """Forget the figures of the process that was there before; leases stay until their holders let go."""

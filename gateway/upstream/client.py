@@ -5,6 +5,7 @@ moment, any number of times, and the coroutine that waits on the leg then raises
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,10 +34,18 @@ class LegTimeouts:
 class Leg:
     """One request on one engine connection, and its answer.
 
-    After `open`: `status`, `headers`, and the body so far in `early`. Then either `read` (all of it) or `relay`.
+    `elapsed_s` of the total time are over already. After `open`: `status`, `headers`, and the body so far in `early`.
+    Then `read` (all of it), `relay`, or `next_chunk` again and again.
     """
 
-    def __init__(self, name: str, pool: ConnectionPool, timeouts: LegTimeouts, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        name: str,
+        pool: ConnectionPool,
+        timeouts: LegTimeouts,
+        loop: asyncio.AbstractEventLoop,
+        elapsed_s: float = 0.0,
+    ) -> None:
         self.name = name
         self.status = 0
         self.headers: Headers = []
@@ -49,7 +58,7 @@ class Leg:
         self._timer: asyncio.TimerHandle | None = None
         self._sink: Callable[[bytes], None] | None = None
         self._failure: BaseException | None = None
-        self._started_s = loop.time()
+        self._started_s = loop.time() - elapsed_s
         self._quiet_ticks = 0
         self._early_bytes = 0
         self._limit_bytes = 0
@@ -75,13 +84,13 @@ class Leg:
                 raise self._failure
             self._lost_unanswered = False
             self._connection = connection
-            self._arm(self._timeouts.first_byte_s, self._on_first_byte_timeout)
+            self._arm(max(0.0, min(self._timeouts.first_byte_s, self._left_s())), self._on_first_byte_timeout)
             connection.request(head, body, self)
             try:
                 await self._wait()
             except UpstreamFailed:
-                # A kept-alive connection that the engine closed just as it was used: the one failure after which
-                # the request cannot have been processed, so it is sent once more, on a new connection.
+                # A kept-alive connection that the engine closed just as it was used: the request was most likely
+                # not processed, so it is sent once more, on a new connection.
                 if reused and self._lost_unanswered and not self._aborted:
                     connection, self._failure = None, None
                     continue
@@ -223,7 +232,8 @@ class Leg:
         elif error is not None:
             if not isinstance(error, OSError):
                 raise error
-            reason = str(error)
+            # For the client too: in words, without the engine's address.
+            reason = os.strerror(error.errno) if error.errno else type(error).__name__
         elif (connection := connecting.result()).transport is not None:
             return connection
         else:
@@ -267,20 +277,28 @@ class Leg:
         self._arm(self._tick_s(), self._on_idle_tick)
 
     def _tick_s(self) -> float:
-        left_s = self._timeouts.total_s - (self._loop.time() - self._started_s)
-        return max(0.0, min(self._timeouts.idle_s / IDLE_TICKS, left_s))
+        return max(0.0, min(self._timeouts.idle_s / IDLE_TICKS, self._left_s()))
+
+    def _left_s(self) -> float:
+        return self._timeouts.total_s - (self._loop.time() - self._started_s)
 
     def _arm(self, delay_s: float, callback: Callable[[], None]) -> None:
         self._timer = self._loop.call_later(delay_s, callback)
 
     def _on_first_byte_timeout(self) -> None:
+        if self._left_s() <= 0:
+            self._abort_late()
+            return
         self.abort(UpstreamTimeout(f"endpoint {self.name}: no answer within {self._timeouts.first_byte_s:g} s"))
+
+    def _abort_late(self) -> None:
+        self.abort(UpstreamTimeout(f"endpoint {self.name}: not done within {self._timeouts.total_s:g} s"))
 
     def _on_idle_tick(self) -> None:
         # No clock is read for a chunk: a tick asks whether anything was heard since the one before, and a quarter of
         # `idle_s` apart they find a silence after `idle_s` to five quarters of it.
-        if self._loop.time() - self._started_s >= self._timeouts.total_s:
-            self.abort(UpstreamTimeout(f"endpoint {self.name}: not done within {self._timeouts.total_s:g} s"))
+        if self._left_s() <= 0:
+            self._abort_late()
             return
         heard = self._connection is not None and self._connection.heard
         if heard or self._paused:  # paused: the client is slow, not the engine

@@ -14,14 +14,18 @@ class Engines:
         self._loop = loop
         self._pools: dict[str, tuple[Endpoint, ConnectionPool]] = {}
 
-    def leg(self, endpoint: Endpoint, timeouts: LegTimeouts) -> Leg:
-        """Return a new leg to `endpoint`."""
+    def leg(self, endpoint: Endpoint, timeouts: LegTimeouts, elapsed_s: float = 0.0) -> Leg:
+        """Return a new leg to `endpoint`; `elapsed_s` of its total time are over already."""
+        if endpoint.gone:  # leased before it left: its connection is closed after use, and kept under no name
+            pool = ConnectionPool(endpoint.spec.host, endpoint.spec.port, self._loop)
+            pool.close()
+            return Leg(endpoint.name, pool, timeouts, self._loop, elapsed_s)
         entry = self._pools.get(endpoint.name)
         if entry is None or entry[0] is not endpoint:
             self.drop(endpoint)
             entry = (endpoint, ConnectionPool(endpoint.spec.host, endpoint.spec.port, self._loop))
             self._pools[endpoint.name] = entry
-        return Leg(endpoint.name, entry[1], timeouts, self._loop)
+        return Leg(endpoint.name, entry[1], timeouts, self._loop, elapsed_s)
 
     def drop(self, endpoint: Endpoint) -> None:
         """Close the idle connections under this name; busy ones close when they end."""

@@ -324,3 +324,19 @@ async def test_full_decode_engines_make_a_request_wait_not_run_on_a_prefill_engi
 async def test_a_prefill_engine_serves_alone_when_nothing_else_is_left():
     async with fake_engine(decode) as prefill, run_gateway([{"url": prefill.url, "role": "prefill"}]) as gateway:
         assert (await gateway.client.post("/v1/chat/completions", json=CHAT)).status_code == 200
+
+
+async def test_without_any_decode_engine_a_prefill_engine_does_the_whole_work():
+    served: list[Call] = []
+
+    async def both_ways(call: Call) -> None:
+        served.append(call)
+        await (hand_over if "kv_transfer_params" in call.json else decode)(call)
+
+    async with pair(both_ways) as (_, decoder, gateway):
+        decoder.stop_listening()
+        reply = await gateway.client.post("/v1/chat/completions", json=CHAT)
+        assert (reply.status_code, reply.headers["x-twohop-endpoint"]) == (200, "p")
+        assert reply.headers["x-twohop-reason"] == "decode_failed"
+        assert served[-1].json == CHAT
+        await gateway.until_idle()

@@ -92,7 +92,7 @@ def test_listeners_hear_of_room_states_identity_and_trouble():
     heard.clear()
     a.connect_failed("refused")
     a.tell_models([Model("n", {"id": "n"})])
-    assert heard == [("trouble", "a", True), ("room", "a", True), ("identity_change", "a", True)]
+    assert heard == [("trouble", "a", True), ("identity_change", "a", True), ("room", "a", True)]
     heard.clear()
     pool.remove("a")
     a.lease().release()

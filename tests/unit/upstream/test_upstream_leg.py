@@ -153,7 +153,7 @@ async def test_a_complete_leg_takes_no_harm_from_an_abort():
 
 async def test_a_refused_connect_is_told_as_one():
     leg = Leg("e", ConnectionPool("127.0.0.1", 1, asyncio.get_running_loop()), PATIENT, asyncio.get_running_loop())
-    with pytest.raises(ConnectFailed, match=r"endpoint e: .*127.0.0.1"):
+    with pytest.raises(ConnectFailed, match=r"endpoint e: Connection refused"):
         await leg.open(HEAD, BODY)
 
 
