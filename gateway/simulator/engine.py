@@ -117,7 +117,7 @@ class Engine:
     def loaded(self, job: Job) -> None:
         """The KV of a loading job has arrived; it is next in the queue, its last prompt token still to be computed."""
         job.computed = min(job.cached_tokens + job.external_tokens, len(job.prompt) - 1)
-        self._remember(job)
+        self._remember(job, job.computed)
         self._requeue(job)
 
     def load_failed(self, job: Job, *, recompute: bool) -> None:
@@ -146,6 +146,7 @@ class Engine:
                     break
             else:
                 plan.append((job, count))
+                self._remember(job, job.computed + count)
                 budget -= count
                 index += 1
         if not preempted:
@@ -156,16 +157,12 @@ class Engine:
         """Apply the planned step; return each job that said a token, with the token."""
         said = []
         ended = False
-        block_size = self.profile.block_size
         self.totals.steps += 1
         for job, count in self._plan:
             if job.status is not Status.RUNNING:
                 continue
-            before = job.computed
-            job.computed = computed = before + count
-            if computed // block_size > job.remembered:
-                self._remember(job)
-            if computed < len(job.tokens):
+            job.computed += count
+            if job.computed < len(job.tokens):
                 continue
             if not job.output_tokens:
                 self._count_prompt(job, now_s)
@@ -196,6 +193,7 @@ class Engine:
             self.running.append(job)
             count = min(len(job.tokens) - job.computed, budget)
             self._plan.append((job, count))
+            self._remember(job, job.computed + count)
             budget -= count
 
     def _place(self, job: Job, budget: int) -> bool:
@@ -269,9 +267,14 @@ class Engine:
         self.totals.preemptions += 1
         return job
 
-    def _remember(self, job: Job) -> None:
+    def _remember(self, job: Job, computed: int) -> None:
+        """Let the whole blocks of the first `computed` tokens be found.
+
+        That is done when they are planned, as vLLM does when it allocates them: a step writes a layer's KV before any
+        request of the step reads it, so prompts that arrive together share their front part.
+        """
         block_size = self.profile.block_size
-        whole = job.computed // block_size
+        whole = computed // block_size
         while len(job.hashes) < whole:
             start = len(job.hashes) * block_size
             parent = job.hashes[-1] if job.hashes else job.salt

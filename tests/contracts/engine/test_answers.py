@@ -1,5 +1,6 @@
 """Answers, chunks and usage of an engine, simulated or real."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -199,3 +200,14 @@ async def test_a_longer_conversation_hits_the_cache_of_the_shorter(engine):
 async def test_the_same_greedy_question_has_the_same_answer(engine):
     first, second = [(await engine.chat(max_tokens=12)).json() for _ in range(2)]
     assert first["choices"][0]["message"]["content"] == second["choices"][0]["message"]["content"]
+
+
+async def test_prompts_that_arrive_together_share_what_they_have_in_common(engine):
+    hits, queries = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+    before = await engine.metric(hits), await engine.metric(queries)
+    shared = " ".join(f"together{number}" for number in range(60))
+    prompts = [f"{shared} {number}" for number in range(4)]
+    await asyncio.gather(*[engine.complete(prompt, max_tokens=1) for prompt in prompts])
+    hit, queried = await engine.metric(hits) - before[0], await engine.metric(queries) - before[1]
+    # All but the first find it, whether they ran in one step of the engine or one after the other.
+    assert hit >= 0.6 * queried
