@@ -7,6 +7,7 @@ callback; else the same bytes go through ASGI `send`. Both stop reading from the
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 
 from gateway.clock import monotonic_s
 from gateway.dataplane.records import Connection, Exchange
@@ -19,6 +20,7 @@ from gateway.wire.usage import CachedTokensCorrection
 
 _TAIL_CHUNKS = 4
 _TAIL_BYTES = 8192
+_TIMES_KEPT = 256
 
 
 async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Callable[[float], None]) -> None:
@@ -38,7 +40,7 @@ async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Calla
         sized = False
     exchange.wait_for(leg)
     await exchange.start(leg.status, headers)
-    passage = _Passage(correction, observe_gap)
+    passage = Passage(correction, observe_gap)
     try:
         if exchange.connection is None or sized:
             await _by_send(exchange, leg, passage)
@@ -49,10 +51,11 @@ async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Calla
         await _break_off(exchange, error, passage.last, not sized and _is_event_stream(headers))
     finally:
         exchange.streaming = None
+        passage.tell_gaps()
         exchange.tail = passage.tail
 
 
-class _Passage:
+class Passage:
     """What is done to every chunk on its way: its time noted, its numbers corrected, the last few kept."""
 
     def __init__(self, correction: CachedTokensCorrection | None, observe_gap: Callable[[float], None]) -> None:
@@ -60,7 +63,7 @@ class _Passage:
         self._correction, self._observe_gap = correction, observe_gap
         # Chunks, some with their framing; what is whole framing and what is not can be told apart when it matters.
         self._kept: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
-        self._last_s = 0.0
+        self._times: list[float] = []
 
     @property
     def tail(self) -> bytes:
@@ -74,10 +77,9 @@ class _Passage:
 
     def take(self, chunk: bytes) -> bytes:
         """Return what of `chunk` goes on now; may be empty."""
-        now_s = monotonic_s()
-        if self._last_s:
-            self._observe_gap(now_s - self._last_s)
-        self._last_s = now_s
+        self._times.append(monotonic_s())
+        if len(self._times) == _TIMES_KEPT:
+            self.tell_gaps()
         if self._correction is not None:
             chunk = self._correction.feed(chunk)
         if chunk:
@@ -86,17 +88,23 @@ class _Passage:
 
     def frames_to(self, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
         """Return a function that passes one framed chunk to `write`: `take` without correction, in one call."""
-        keep, observe_gap = self._kept.append, self._observe_gap
+        keep, times, note = self._kept.append, self._times, self._times.append
 
         def pass_on(framed: bytes) -> None:
-            now_s = monotonic_s()
-            if self._last_s:
-                observe_gap(now_s - self._last_s)
-            self._last_s = now_s
+            note(monotonic_s())
+            if len(times) == _TIMES_KEPT:
+                self.tell_gaps()
             keep(framed)
             write(framed)
 
         return pass_on
+
+    def tell_gaps(self) -> None:
+        """Hand over the gaps between the times noted; many at once cost a fraction of one by one."""
+        times, observe_gap = self._times, self._observe_gap
+        for before_s, after_s in pairwise(times):
+            observe_gap(after_s - before_s)
+        del times[:-1]
 
     def rest(self) -> bytes:
         """Return what was held back; call at the end."""
@@ -125,7 +133,7 @@ async def _whole(exchange: Exchange, leg: Leg, headers: Headers, correction: Cac
     await exchange.finish(body)
 
 
-async def _by_callback(exchange: Exchange, leg: Leg, passage: _Passage, connection: Connection) -> None:
+async def _by_callback(exchange: Exchange, leg: Leg, passage: Passage, connection: Connection) -> None:
     write, take = connection.transport.write, passage.take
 
     def sink(chunk: bytes) -> None:
@@ -138,7 +146,7 @@ async def _by_callback(exchange: Exchange, leg: Leg, passage: _Passage, connecti
     await exchange.finish(passage.rest())
 
 
-async def _by_send(exchange: Exchange, leg: Leg, passage: _Passage) -> None:
+async def _by_send(exchange: Exchange, leg: Leg, passage: Passage) -> None:
     while (chunk := await leg.next_chunk()) is not None:
         chunk = passage.take(chunk)
         if chunk:
