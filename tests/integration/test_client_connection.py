@@ -251,7 +251,11 @@ async def test_heads_and_trailers_count_against_the_limit(data, status, piece):
 
 @pytest.mark.parametrize(
     ("start", "more"),
-    [(chunked()[:-2], LINES[0]), (chunked()[:-2] + b"x: ", b"y" * 90), (chunked(size=b"%x;e=").partition(b"\r\n{")[0], b"e" * 90)],
+    [
+        (chunked()[:-2], LINES[0]),
+        (chunked()[:-2] + b"x: ", b"y" * 90),
+        (chunked(size=b"%x;e=").partition(b"\r\n{")[0], b"e" * 90),
+    ],
     ids=["lines", "a line", "a chunk size"],
 )
 async def test_what_never_ends_behind_a_body_is_refused(start, more):
