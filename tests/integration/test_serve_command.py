@@ -58,6 +58,7 @@ async def until_it_refuses_connections(url: str) -> None:
         (["--endpoint", "ftp://127.0.0.1:1"], {}, "http"),
         (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ROUTING__SCORER": "{}"}, "scorers"),
         (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ROUTING__SCORERS": "{queue_dept: 1}"}, "queue_depth"),
+        (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_DISAGGREGATION__CONNECTOR": "nxil"}, "did you mean 'nixl'?"),
         (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ADMIN__LISTEN": "0.0.0.0:0"}, "token"),
         (["--endpoint", "http://127.0.0.1:1", "--workers", "2"], {}, "--workers"),
     ],
