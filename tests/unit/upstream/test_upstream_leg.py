@@ -383,22 +383,6 @@ async def test_a_request_that_was_answered_in_part_is_not_sent_again(last_words)
         assert engine.connections == 1
 
 
-async def test_a_leg_is_over_when_its_answer_is_and_not_before_it_is_sent_once_more():
-    told: list[str] = []
-    async with scripted(dies_after(1)) as engine:
-        await engine.whole()
-        leg = engine.leg()
-        leg.on_over = lambda: told.append("whole" if leg.complete else "failed")
-        await leg.open(HEAD, BODY)
-        assert (engine.connections, told) == (2, ["whole"])
-    async with scripted(half) as engine:
-        leg = engine.leg()
-        leg.on_over = lambda: told.append("aborted")
-        await leg.open(HEAD, BODY)
-        leg.abort(Left())
-        assert told == ["whole", "aborted"]
-
-
 async def test_a_new_connection_that_dies_is_not_tried_again():
     async with scripted(dies_after(0)) as engine:
         with pytest.raises(UpstreamFailed, match="closed the connection before its answer was complete"):
