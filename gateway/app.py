@@ -190,6 +190,7 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         metrics=metrics,
         receipts=receipts,
         body_bytes=config.limits.body_bytes,
+        total_s=timeouts.total_s,
         receipt_headers=config.routing.receipt_headers,
         stopping=stopping,
     )

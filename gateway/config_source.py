@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config import DEFAULT_SCORERS, Config, RoutingConfig
+from gateway.config import DEFAULT_SCORERS, Config
 from gateway.errors import ConfigError
 
 PREFIX = "TWOHOP_"
@@ -30,7 +30,7 @@ _NULLS = ("", "null", "~")
 _BROKEN = object()
 
 Path_ = tuple[str | int, ...]
-RoutingCheck = Callable[[RoutingConfig], Iterable[tuple[Path_, str]]]
+PluginCheck = Callable[[Config], Iterable[tuple[Path_, str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +97,11 @@ def load(
     path: Path | None,
     environ: Mapping[str, str],
     flags: Flags | None = None,
-    check_routing: RoutingCheck | None = None,
+    check_plugins: PluginCheck | None = None,
 ) -> Config:
     """Return the configuration of file, environment and flags; raise ConfigError that tells all that is wrong.
 
-    `check_routing` returns (path below `routing`, what is wrong) for scorers, filters and picker.
+    `check_plugins` returns (path, what is wrong) of each name or parameter that no plugin has.
     """
     draft = _Draft()
     if path is not None:
@@ -110,8 +110,8 @@ def load(
     _read_flags(draft, flags or Flags())
     config = _validate(draft)
     if config is not None:
-        for below, message in check_routing(config.routing) if check_routing else ():
-            draft.complain(("routing", *below), message)
+        for where, message in check_plugins(config) if check_plugins else ():
+            draft.complain(where, message)
         if not config.discovery.static.endpoints:
             draft.complain(
                 ("discovery", "static", "endpoints"),

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gateway.config_routing import routing_problems
+from gateway.config_plugins import plugin_problems
 from gateway.config_source import load, process_environment
 from gateway.errors import ConfigError
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the file as `serve` would, environment included; print `ok: …` and return 0, or print the errors: 2."""
     try:
-        config = load(args.file, process_environment(), check_routing=routing_problems)
+        config = load(args.file, process_environment(), check_plugins=plugin_problems)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2

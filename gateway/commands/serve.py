@@ -5,7 +5,7 @@ import gc
 import sys
 from pathlib import Path
 
-from gateway.config_routing import routing_problems
+from gateway.config_plugins import plugin_problems
 from gateway.config_source import Flags, load, process_environment
 from gateway.errors import ConfigError
 from gateway.observability.logs import LEVELS, set_up_logs
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     try:
         flags = Flags(listen=args.listen, endpoints=tuple(args.endpoint), log_level=args.log_level)
-        config = load(args.config, process_environment(), flags, routing_problems)
+        config = load(args.config, process_environment(), flags, plugin_problems)
         set_up_logs(config.log_level)
         from gateway.app import run_until_signal  # half a second of imports, after what can be refused at once
 

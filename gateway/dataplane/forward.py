@@ -1,5 +1,6 @@
 """One request to one endpoint, and elsewhere again while no byte has gone to the client."""
 
+import contextlib
 from collections.abc import Callable, Collection
 
 from gateway.clock import monotonic_s
@@ -7,20 +8,19 @@ from gateway.dataplane.records import Exchange
 from gateway.errors import UpstreamFailed, UpstreamTimeout
 from gateway.observability.metrics import Metrics
 from gateway.pool.endpoint import Lease
-from gateway.upstream.client import ConnectFailed, Leg, LegTimeouts
+from gateway.upstream.client import AnswerTooLong, ConnectFailed, Leg, LegTimeouts
 from gateway.upstream.engines import Engines, request_head
 from gateway.upstream.hop_headers import to_engine
 
 # A whole answer of this size is read before its head goes out, so that an engine's death in it can be mended.
 WHOLE_ANSWER_BYTES = 1 << 20
-_ERROR_BODY_BYTES = 65536
 TOO_MANY_REQUESTS = 429
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _STREAM_ERROR = b'data: {"error"'
 
 
 class AnswerRefused(UpstreamFailed):
-    """An engine answered, and another may do better: `leg` is the whole answer."""
+    """An engine answered, and another may do better: `leg` is the answer, whole (`leg.complete`) or its beginning."""
 
     def __init__(self, leg: Leg) -> None:
         excerpt = b"".join(leg.early)[:500].decode("utf-8", "replace")
@@ -69,7 +69,7 @@ class Forwarder:
             except UpstreamFailed as error:
                 exchange.receipt.attempts.append((lease.endpoint.name, _reason(error)))
                 failure = error
-                if isinstance(error, AnswerRefused) and error.leg.status == TOO_MANY_REQUESTS:
+                if isinstance(error, AnswerRefused) and _may_pass(error.leg):
                     refusal = error.leg
                 server_errors += _reason(error) == "500"
                 if server_errors > 1:
@@ -87,13 +87,13 @@ class Forwarder:
     async def _attempt(self, exchange: Exchange, lease: Lease, body: bytes) -> Leg:
         endpoint = lease.endpoint
         leg = self._engines.leg(endpoint, self._timeouts, monotonic_s() - exchange.started_s)
+        leg.on_over = lease.release  # not when the client has taken the answer: it may never do so
         exchange.wait_for(leg)
         lines = to_engine(exchange.scope["headers"], exchange.engine_request_id)
         try:
             await leg.open(request_head(b"POST", exchange.target, endpoint, lines, len(body)), body)
             if leg.status in _RETRIED:
-                await leg.read(_ERROR_BODY_BYTES)
-                raise AnswerRefused(leg)
+                raise await _refused(leg)
             if not leg.complete and _whole_answer(leg):
                 await leg.read(WHOLE_ANSWER_BYTES)
         except ConnectFailed as error:
@@ -101,11 +101,21 @@ class Forwarder:
             raise
         if leg.early and leg.early[0].startswith(_STREAM_ERROR):
             # A stream whose first event is an error has not begun: no token is lost by asking elsewhere.
-            await leg.read(_ERROR_BODY_BYTES)
             leg.status = 500
-            raise AnswerRefused(leg)
+            raise await _refused(leg)
         exchange.receipt.ttft_s = monotonic_s() - exchange.started_s
         return leg
+
+
+async def _refused(leg: Leg) -> AnswerRefused:
+    """Return the refusal on `leg`, its body read up to a bound: what counts is its status, and how it begins."""
+    with contextlib.suppress(AnswerTooLong):
+        await leg.read(WHOLE_ANSWER_BYTES)
+    return AnswerRefused(leg)
+
+
+def _may_pass(refusal: Leg) -> bool:
+    return refusal.status == TOO_MANY_REQUESTS and refusal.complete
 
 
 def _whole_answer(leg: Leg) -> bool:

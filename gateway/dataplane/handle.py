@@ -52,15 +52,29 @@ class DataPlane:
     metrics: Metrics
     receipts: Receipts
     body_bytes: int
+    total_s: float
     receipt_headers: bool
     stopping: Callable[[], bool]
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, connection: Connection | None) -> None:
         """Serve one inference request: every GatewayError is answered; anything else is raised once all is settled."""
-        exchange = _exchange(scope, receive, send, connection)
+        exchange = _exchange(scope, receive, send, connection, self.total_s)
+        try:
+            await self._serve(exchange)
+        except ClientGone:
+            exchange.receipt.status = CLIENT_CLOSED
+            exchange.outcome = exchange.outcome and "client_left"
+        except asyncio.CancelledError:
+            # The server's grace is over. It ends here: uvicorn would log a traceback for each request that lets it
+            # through, and answer in plain text. Nothing follows in this task that a cancellation could be meant for.
+            await _cut_short(exchange)
+        finally:
+            settle(exchange, self.metrics, self.receipts, self.pool.remembers(exchange.receipt.model))
+
+    async def _serve(self, exchange: Exchange) -> None:
         try:
             self._check_running()
-            request = parse(await read_body(exchange, self.body_bytes), scope["path"])
+            request = parse(await read_body(exchange, self.body_bytes), exchange.scope["path"])
             exchange.listen()
             exchange.receipt.model = request.model
             plan = await self._admit(exchange, request)
@@ -69,27 +83,20 @@ class DataPlane:
             else:
                 leg = await self._one_hop(exchange, request, plan)
             await relay(exchange, leg, self._receipt_headers(exchange, request), self.metrics.inter_token)
-        except ClientGone:
-            exchange.receipt.status = CLIENT_CLOSED
-            exchange.outcome = exchange.outcome and "client_left"
         except GatewayError as error:
             exchange.outcome = exchange.outcome and error.code
             await _refuse(exchange, error)
-        except asyncio.CancelledError:  # the server's grace is over
-            exchange.receipt.status = exchange.receipt.status or ShuttingDown.status
-            exchange.outcome = exchange.outcome and ShuttingDown.code
+        except ClientGone:
             raise
         except Exception:  # a fault of ours: the client gets an answer of the usual shape, the log gets the traceback
             exchange.outcome = exchange.outcome and GatewayError.code
             if not exchange.receipt.status:
                 await _refuse(exchange, GatewayError("internal error"))
             raise
-        finally:
-            settle(exchange, self.metrics, self.receipts, self.pool.remembers(exchange.receipt.model))
 
     def _check_running(self) -> None:
         if self.stopping():
-            raise ShuttingDown("this gateway is stopping; another may serve", retry_after_s=1.0)
+            raise _stopping()
 
     async def _admit(self, exchange: Exchange, request: InferenceRequest) -> Plan:
         started_s = monotonic_s()
@@ -168,7 +175,7 @@ class DataPlane:
         return headers
 
 
-def _exchange(scope: Scope, receive: Receive, send: Send, connection: Connection | None) -> Exchange:
+def _exchange(scope: Scope, receive: Receive, send: Send, connection: Connection | None, total_s: float) -> Exchange:
     request_id = secrets.token_hex(16)
     for name, value in scope["headers"]:
         if name == b"x-request-id" and 0 < len(value) <= _REQUEST_ID_CHARS and value.isascii():
@@ -176,12 +183,14 @@ def _exchange(scope: Scope, receive: Receive, send: Send, connection: Connection
             if text.isprintable():
                 request_id = text
             break
+    started_s = monotonic_s()
     exchange = Exchange(
         scope=scope,
         receive=receive,
         send=send,
         receipt=Receipt(request_id, wall_s()),
-        started_s=monotonic_s(),
+        started_s=started_s,
+        deadline_s=started_s + total_s,
         # Unique, so that two requests of one id never meet in an engine; the same on both legs.
         engine_request_id=f"{request_id}-{secrets.token_hex(4)}".encode("ascii"),
         connection=connection,
@@ -189,6 +198,22 @@ def _exchange(scope: Scope, receive: Receive, send: Send, connection: Connection
     if connection is not None:
         connection.watcher = exchange
     return exchange
+
+
+def _stopping() -> ShuttingDown:
+    return ShuttingDown("this gateway is stopping; another may serve", retry_after_s=1.0)
+
+
+async def _cut_short(exchange: Exchange) -> None:
+    """End a request for which there is no time left; a stream that had begun was ended by `relay`."""
+    error = _stopping()
+    if not exchange.receipt.status and exchange.keeps_up:
+        await _refuse(exchange, error)
+    elif not exchange.finished:
+        exchange.drop()
+        await asyncio.sleep(0)  # the server hears of it before this request ends
+    exchange.receipt.status = error.status
+    exchange.outcome = exchange.outcome and error.code
 
 
 async def _refuse(exchange: Exchange, error: GatewayError) -> None:

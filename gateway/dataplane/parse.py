@@ -1,5 +1,7 @@
 """Bytes to `InferenceRequest`: reads only what routing needs, keeps the bytes."""
 
+import msgspec
+
 from gateway.dataplane.records import Exchange, InferenceRequest
 from gateway.errors import BodyTooLarge, ClientGone, InvalidRequest
 from gateway.prefix.blocks import block_keys, seed_of
@@ -9,7 +11,13 @@ from gateway.wire.json_object import Members
 TWO_HOP_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
 # What an engine puts before, around or into the prompt: two prompts share nothing where these differ.
 _SEED_MEMBERS = ("model", "cache_salt", "tools", "chat_template", "chat_template_kwargs", "documents")
-_PROMPT_MEMBERS = ("messages", "prompt", "input")
+_PROMPT_MEMBERS = {
+    "/v1/chat/completions": ("messages", "prompt", "input"),
+    "/v1/completions": ("prompt", "messages", "input"),
+}
+_OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens")
+# Two hops only where these are absent, null or exactly so: an engine's lax parser takes "2", 2.0 or "true" as well.
+_HARMLESS = {"n": b"1", "best_of": b"1", "echo": b"false", "use_beam_search": b"false"}
 
 
 async def read_body(exchange: Exchange, limit_bytes: int) -> bytes:
@@ -38,15 +46,23 @@ async def read_body(exchange: Exchange, limit_bytes: int) -> bytes:
 
 def parse(body: bytes, path: str) -> InferenceRequest:
     """Return what routing needs of `body`. Raises InvalidRequest."""
+    if not body.isascii():
+        _check_utf8(body)
     members, one_hop_reason = _members(body)
     model = json_object.text(members.get("model"))
     if not model:
         raise InvalidRequest('the body names no model: add a string member "model"', param="model")
     if "kv_transfer_params" in members:  # never taken from a client: it names engines and blocks
+        if one_hop_reason is not None:
+            raise InvalidRequest(
+                "kv_transfer_params is not taken from clients, and cannot be cut out of a body with half a surrogate"
+                " pair: leave it out",
+                param="kv_transfer_params",
+            )
         del members["kv_transfer_params"]
         body = json_object.build(members)
     prompt = b""
-    for name in _PROMPT_MEMBERS:
+    for name in _PROMPT_MEMBERS.get(path, ("messages", "prompt", "input")):
         if name in members:
             prompt = bytes(members[name])
             break
@@ -59,6 +75,13 @@ def parse(body: bytes, path: str) -> InferenceRequest:
         keys=block_keys(seed, prompt),
         one_hop_reason=one_hop_reason or _one_hop_reason(path, members, prompt),
     )
+
+
+def _check_utf8(body: bytes) -> None:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"the body is no UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def _members(body: bytes) -> tuple[Members, str | None]:
@@ -84,14 +107,18 @@ def _one_hop_reason(path: str, members: Members, prompt: bytes) -> str | None:
         return "route"
     if prompt[:1] == b"[" and path == "/v1/completions" and _many_prompts(prompt):
         return "many_prompts"
-    for name, limit in (("n", 1), ("best_of", 1)):
-        if (json_object.integer(members.get(name)) or 1) > limit:
+    for name, harmless in _HARMLESS.items():
+        raw = members.get(name)
+        if not json_object.is_absent(raw) and bytes(raw or b"") != harmless:
             return name
-    if json_object.is_true(members.get("echo")) or json_object.is_true(members.get("use_beam_search")):
-        return "echo" if json_object.is_true(members.get("echo")) else "beam_search"
     if not json_object.is_absent(members.get("prompt_logprobs")):
         return "prompt_logprobs"
-    return None
+    return None if all(_can_limit(members.get(name)) for name in _OUTPUT_LIMITS) else "max_tokens"
+
+
+def _can_limit(raw: msgspec.Raw | None) -> bool:
+    """Whether an engine takes this as a limit: the prefill leg asks for one token, and would hide that it does not."""
+    return json_object.is_absent(raw) or (json_object.integer(raw) or 0) >= 1
 
 
 def _many_prompts(prompt: bytes) -> bool:

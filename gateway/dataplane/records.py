@@ -3,14 +3,19 @@
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from gateway.clock import monotonic_s
 from gateway.errors import ClientGone
 from gateway.observability.receipts import Receipt
 from gateway.pool.endpoint import Lease
 from gateway.upstream.client import Leg
 from gateway.upstream.protocol import Headers
 from gateway.wire.json_object import Members
+from gateway.wire.usage import Usage
+
+# Under the low-water mark of every event loop (16 KiB): with so little in its buffer a transport makes nobody wait.
+_KEPT_UP_BYTES: Final = 8192
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -80,7 +85,8 @@ class Exchange:
     `engine_request_id` is what engines get as x-request-id, on both legs. `matched` is the share of the prompt, 0 to 1,
     that each endpoint name should have cached. `cached_tokens` is the prefill leg's number, put into the answer; None
     where the answer's own stands. `outcome` is the label of twohop_two_hop_total, None where no prefill leg ended.
-    `tail` is the end of the answer's body, some KB, for its usage.
+    `usage` is what the answer told of its tokens. `deadline_s` is the monotonic time until which the client may take
+    the answer; `finished`: its last byte was sent.
     """
 
     scope: Scope
@@ -90,6 +96,7 @@ class Exchange:
     started_s: float
     engine_request_id: bytes
     connection: Connection | None = None
+    deadline_s: float = float("inf")
     gone: bool = False
     awaiting: Abortable | None = None
     streaming: Leg | None = None
@@ -98,7 +105,8 @@ class Exchange:
     cached_tokens: int | None = None
     outcome: str | None = None
     handoff_open: bool = False
-    tail: bytes = b""
+    usage: Usage | None = None
+    finished: bool = False
     listener: asyncio.Task[None] | None = None
 
     @property
@@ -155,11 +163,44 @@ class Exchange:
             pass
         self.client_gone()
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the client has taken what was sent, so that sending more does not wait; unknown counts as yes."""
+        return self.connection is None or self.connection.transport.get_write_buffer_size() <= _KEPT_UP_BYTES
+
+    def drop(self) -> None:
+        """Break the client's connection off, as far as the server lets us; `client_gone` follows."""
+        if self.connection is not None:
+            self.connection.transport.abort()
+        else:
+            self.client_gone()
+
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head."""
         self.receipt.status = status
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def go_on(self, body: bytes) -> None:
+        """Send some of the body. Raises ClientGone."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        if self.gone:
+            raise ClientGone
 
     async def finish(self, body: bytes = b"") -> None:
-        """Send the last of the body."""
-        await self.send({"type": "http.response.body", "body": body, "more_body": False})
+        """Send the last of the body. Raises ClientGone where the client does not take what was sent before it."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        self.finished = True
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        """Send; a server waits here for a client that does not read, and we wait no longer than `deadline_s`."""
+        if self.connection is not None and self.keeps_up:
+            await self.send(message)
+            return
+        left_s = max(0.0, self.deadline_s - monotonic_s())
+        timer = asyncio.get_running_loop().call_later(left_s, self.drop)
+        try:
+            await self.send(message)
+        finally:
+            timer.cancel()
+        if self.gone:
+            raise ClientGone

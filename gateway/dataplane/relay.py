@@ -11,15 +11,19 @@ from itertools import pairwise
 
 from gateway.clock import monotonic_s
 from gateway.dataplane.records import Connection, Exchange
-from gateway.errors import ClientGone, EngineError
+from gateway.errors import ClientGone, EngineError, GatewayError, ShuttingDown
 from gateway.upstream.client import Leg
 from gateway.upstream.hop_headers import to_client
 from gateway.upstream.protocol import Headers
+from gateway.wire import usage
 from gateway.wire.chunked import frame, payload_start
-from gateway.wire.usage import CachedTokensCorrection
+from gateway.wire.usage import CachedTokensCorrection, Usage
 
-_TAIL_CHUNKS = 4
-_TAIL_BYTES = 8192
+# What is kept of a stream for its usage: the last reads, so few that the bytes of hundreds of streams stay in the
+# processor's cache, and of long reads fewer. A usage event cut into more reads than these is not counted.
+_KEPT_READS = 8
+_KEPT_BYTES = 65536 + 8192
+_LONG_READ_BYTES = _KEPT_BYTES // _KEPT_READS
 _TIMES_KEPT = 256
 
 
@@ -27,7 +31,8 @@ async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Calla
     """Send the answer on `leg` to the client, with `extra` headers; `observe_gap` gets each gap between two chunks.
 
     Raises ClientGone. An engine that fails in mid-answer ends it here: an event stream by one error event, anything
-    else by closing the client's connection, or by raising the EngineError where the server gives no transport.
+    else by closing the client's connection, or by raising the EngineError where the server gives no transport. A server
+    that cancels this request ends it in the same way, and the CancelledError goes on.
     """
     headers = to_client(leg.headers, exchange.request_id, extra)
     correction = None if exchange.cached_tokens is None else CachedTokensCorrection(exchange.cached_tokens)
@@ -38,6 +43,7 @@ async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Calla
     if sized and correction is not None:
         headers = [header for header in headers if header[0] != b"content-length"]
         sized = False
+    events = not sized and _is_event_stream(headers)
     exchange.wait_for(leg)
     await exchange.start(leg.status, headers)
     passage = Passage(correction, observe_gap)
@@ -48,11 +54,18 @@ async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Calla
             await _by_callback(exchange, leg, passage, exchange.connection)
     except EngineError as error:
         exchange.outcome = exchange.outcome and error.code
-        await _break_off(exchange, error, passage.last, not sized and _is_event_stream(headers))
+        await _break_off(exchange, error, passage.last, events)
+    except asyncio.CancelledError:
+        leg.abort(ClientGone())  # no byte of it may follow the last one
+        # This is the end of the process: what would wait for a slow client is not said.
+        events = events and exchange.keeps_up
+        if events or exchange.connection is not None:
+            await _break_off(exchange, ShuttingDown("this gateway has stopped"), passage.last, events)
+        raise
     finally:
         exchange.streaming = None
         passage.tell_gaps()
-        exchange.tail = passage.tail
+        exchange.usage = passage.usage
 
 
 class Passage:
@@ -62,13 +75,13 @@ class Passage:
         self.corrects = correction is not None
         self._correction, self._observe_gap = correction, observe_gap
         # Chunks, some with their framing; what is whole framing and what is not can be told apart when it matters.
-        self._kept: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
+        self._kept: deque[bytes] = deque(maxlen=_KEPT_READS)
         self._times: list[float] = []
 
     @property
-    def tail(self) -> bytes:
-        """The end of what has passed: some KB."""
-        return b"".join(map(_payload, self._kept))[-_TAIL_BYTES:]
+    def usage(self) -> Usage | None:
+        """The usage at the end of what has passed, if there is one."""
+        return usage.find(b"".join(map(_payload, self._kept)))
 
     @property
     def last(self) -> bytes:
@@ -83,18 +96,20 @@ class Passage:
         if self._correction is not None:
             chunk = self._correction.feed(chunk)
         if chunk:
-            self._kept.append(chunk)
+            self._keep(chunk)
         return chunk
 
     def frames_to(self, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
         """Return a function that passes one framed chunk to `write`: `take` without correction, in one call."""
-        keep, times, note = self._kept.append, self._times, self._times.append
+        keep, trim, times, note = self._kept.append, self._trim, self._times, self._times.append
 
         def pass_on(framed: bytes) -> None:
             note(monotonic_s())
             if len(times) == _TIMES_KEPT:
                 self.tell_gaps()
             keep(framed)
+            if len(framed) > _LONG_READ_BYTES:
+                trim()
             write(framed)
 
         return pass_on
@@ -110,8 +125,19 @@ class Passage:
         """Return what was held back; call at the end."""
         held = self._correction.flush() if self._correction is not None else b""
         if held:
-            self._kept.append(held)
+            self._keep(held)
         return held
+
+    def _keep(self, chunk: bytes) -> None:
+        self._kept.append(chunk)
+        if len(chunk) > _LONG_READ_BYTES:
+            self._trim()
+
+    def _trim(self) -> None:
+        kept = self._kept
+        size = sum(map(len, kept))
+        while size - len(kept[0]) >= _KEPT_BYTES:
+            size -= len(kept.popleft())
 
 
 def _payload(chunk: bytes) -> bytes:
@@ -128,9 +154,11 @@ async def _whole(exchange: Exchange, leg: Leg, headers: Headers, correction: Cac
     if correction is not None:
         body = correction.feed(body) + correction.flush()
         headers = [(name, b"%d" % len(body)) if name == b"content-length" else (name, value) for name, value in headers]
-    exchange.tail = body[-_TAIL_BYTES:]
     await exchange.start(leg.status, headers)
-    await exchange.finish(body)
+    try:
+        await exchange.finish(body)
+    finally:
+        exchange.usage = usage.find(body)
 
 
 async def _by_callback(exchange: Exchange, leg: Leg, passage: Passage, connection: Connection) -> None:
@@ -150,20 +178,18 @@ async def _by_send(exchange: Exchange, leg: Leg, passage: Passage) -> None:
     while (chunk := await leg.next_chunk()) is not None:
         chunk = passage.take(chunk)
         if chunk:
-            await exchange.send({"type": "http.response.body", "body": chunk, "more_body": True})
-        if exchange.gone:
-            raise ClientGone
+            await exchange.go_on(chunk)
     await exchange.finish(passage.rest())
 
 
-async def _break_off(exchange: Exchange, error: EngineError, last: bytes, events: bool) -> None:
+async def _break_off(exchange: Exchange, error: GatewayError, last: bytes, events: bool) -> None:
     """End an answer that has begun: an event stream by an error event, anything else by closing the connection."""
     if events:
         gap = b"" if not last or last.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"
         await exchange.finish(gap + b"data: " + error.body() + b"\n\n")
         return
     if exchange.connection is not None:
-        exchange.connection.transport.abort()
-        await asyncio.sleep(0)
+        exchange.drop()
+        await asyncio.sleep(0)  # the server hears of it before this request ends
         return
     raise ConnectionAbortedError(error.message) from error  # what makes a server break the connection off

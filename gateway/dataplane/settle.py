@@ -5,13 +5,15 @@ from gateway.dataplane.records import Exchange
 from gateway.errors import ClientGone, cut
 from gateway.observability.metrics import Metrics
 from gateway.observability.receipts import Receipts
-from gateway.wire import usage
 
 CLIENT_CLOSED = 499
 
 
 def settle(exchange: Exchange, metrics: Metrics, receipts: Receipts, known_model: bool) -> None:
-    """Abort what still runs, return the leases, count, keep the receipt. Never raises, may be called once."""
+    """Abort what still runs, return the leases, count, keep the receipt. Never raises, may be called once.
+
+    The answering leg's lease is back already where its engine was done before the client (`Leg.on_over`).
+    """
     if exchange.awaiting is not None:
         exchange.awaiting.abort(ClientGone())  # does nothing to a leg that is complete
     if exchange.connection is not None:
@@ -27,7 +29,7 @@ def settle(exchange: Exchange, metrics: Metrics, receipts: Receipts, known_model
         model, receipt.model = "unknown", cut(receipt.model)
     if receipt.status == CLIENT_CLOSED:
         metrics.client_disconnected()
-    found = usage.find(exchange.tail) if exchange.tail else None
+    found = exchange.usage
     if found is not None:
         receipt.prompt_tokens, receipt.output_tokens, receipt.cached_tokens = found.prompt, found.output, found.cached
         metrics.tokens(model, found.prompt, found.output, found.cached or 0)

@@ -21,6 +21,10 @@ class ConnectFailed(UpstreamFailed):
     """No connection could be opened: the engine has not seen the request."""
 
 
+class AnswerTooLong(UpstreamFailed):
+    """The body is over the bytes it may have; what came of it is in the leg's `early`."""
+
+
 @dataclass(frozen=True, slots=True)
 class LegTimeouts:
     """Limits of one leg in seconds: to connect, to the first body byte, between two reads of the body, and in all."""
@@ -34,8 +38,11 @@ class LegTimeouts:
 class Leg:
     """One request on one engine connection, and its answer.
 
-    `elapsed_s` of the total time are over already. After `open`: `status`, `headers`, and the body so far in `early`.
-    Then `read` (all of it), `relay`, or `next_chunk` again and again.
+    `elapsed_s` of the total time are over already. `on_over` is called when the engine has nothing more to do for this
+    leg, its answer whole, broken or aborted, whatever the client has taken of it by then.
+
+    After `open`: `status`, `headers`, and the body so far in `early`. Then `read` (all of it), `relay`, or `next_chunk`
+    again and again.
     """
 
     def __init__(
@@ -51,6 +58,7 @@ class Leg:
         self.headers: Headers = []
         self.early: list[bytes] = []
         self.complete = False
+        self.on_over: Callable[[], None] | None = None
         self._pool, self._timeouts, self._loop = pool, timeouts, loop
         self._connection: EngineConnection | None = None
         self._connecting: asyncio.Task[EngineConnection] | None = None
@@ -99,7 +107,7 @@ class Leg:
                 return
 
     async def read(self, limit_bytes: int) -> bytes:
-        """Return the whole body. Raises UpstreamFailed if it is longer than `limit_bytes`."""
+        """Return the whole body. Raises AnswerTooLong if it is longer than `limit_bytes`."""
         self._wants_all = True
         self._limit_bytes = limit_bytes
         if self._early_bytes > limit_bytes:
@@ -205,6 +213,7 @@ class Leg:
         self.complete = True
         if connection is not None:
             self._pool.give_back(connection)
+        self._over()
         self._wake()
 
     def on_lost(self, reason: str) -> None:
@@ -264,11 +273,17 @@ class Leg:
 
     def _fail(self, reason: BaseException) -> None:
         self._failure = reason
+        if not self._lost_unanswered:  # else it may be sent once more
+            self._over()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(reason)
 
-    def _too_long(self) -> UpstreamFailed:
-        return UpstreamFailed(f"endpoint {self.name}: the answer is over {self._limit_bytes} bytes")
+    def _over(self) -> None:
+        if self.on_over is not None:
+            self.on_over()
+
+    def _too_long(self) -> AnswerTooLong:
+        return AnswerTooLong(f"endpoint {self.name}: the answer is over {self._limit_bytes} bytes")
 
     def _arm_idle(self) -> None:
         self._quiet_ticks = 0

@@ -106,7 +106,8 @@ class EngineConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not self._finished:
-                self._lose(f"the answer is not HTTP/1.1: {error}")
+                # What a callback of ours has raised stands behind the parser's own word for it.
+                self._lose(f"the answer is not HTTP/1.1: {error.__context__ or error}")
                 return
             self.reusable = False  # the answer is whole, what follows it is not ours
         if self._head_bytes >= 0:
@@ -168,6 +169,8 @@ class EngineConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Hand the head over, unless it is an interim (1xx) one."""
         status = self._parser.get_status_code()
+        if not 100 <= status <= 599:  # no status line of ours could carry it on
+            raise ValueError(f"status {status}")
         if status < 200 or self._reader is None or self._finished:
             return
         self._framed = status in _NO_BODY or any(

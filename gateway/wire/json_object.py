@@ -73,11 +73,6 @@ def integer(raw: msgspec.Raw | None) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def is_true(raw: msgspec.Raw | None) -> bool:
-    """Whether `raw` is the literal `true`."""
-    return raw is not None and bytes(raw) == b"true"
-
-
 def is_absent(raw: msgspec.Raw | None) -> bool:
     """Whether `raw` is missing or `null`."""
     return raw is None or bytes(raw) == b"null"

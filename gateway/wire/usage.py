@@ -7,10 +7,13 @@ needs to be parsed. The same holds for the other names here.
 import re
 from dataclasses import dataclass
 
-# Digits are bounded: no engine writes more, and int() refuses thousands of them.
-_PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,19})(?!\d)')
-_OUTPUT = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,19})(?!\d)')
-_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,19})(?!\d)')
+# Digits are bounded: no engine writes more, and int() refuses thousands of them. A number counts where its end is seen.
+_PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,19})\s*[,}]')
+_OUTPUT = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,19})\s*[,}]')
+_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,19})\s*[,}]')
+# A usage is some hundred bytes; what follows it may be a megabyte of token ids, which is not searched for more.
+_USAGE_BYTES = 4096
+_TRIES = 4
 # Space is bounded too, so that what must be held back is.
 _CORRECTABLE = re.compile(
     rb'"cached_tokens"\s{0,8}:\s{0,8}\d{1,19}(?![\d.eE])|"prompt_tokens_details"\s{0,8}:\s{0,8}null'
@@ -30,15 +33,21 @@ class Usage:
 
 
 def find(tail: bytes) -> Usage | None:
-    """Return the last usage in `tail`, the end of an answer's body, or None."""
-    start = tail.rfind(b'"usage"')
-    if start < 0:
-        return None
-    prompt, output = _PROMPT.search(tail, start), _OUTPUT.search(tail, start)
-    if prompt is None:
-        return None
-    cached = _CACHED.search(tail, start)
-    return Usage(int(prompt[1]), int(output[1]) if output else 0, int(cached[1]) if cached else None)
+    """Return the last usage in `tail`, an answer's body or its end, or None.
+
+    Of the members called so the last few are looked at: a later one may be null.
+    """
+    start = len(tail)
+    for _ in range(_TRIES):
+        start = tail.rfind(b'"usage"', 0, start)
+        if start < 0:
+            return None
+        end = start + _USAGE_BYTES
+        prompt = _PROMPT.search(tail, start, end)
+        if prompt is not None:
+            output, cached = _OUTPUT.search(tail, start, end), _CACHED.search(tail, start, end)
+            return Usage(int(prompt[1]), int(output[1]) if output else 0, int(cached[1]) if cached else None)
+    return None
 
 
 class CachedTokensCorrection:

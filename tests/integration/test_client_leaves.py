@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -81,6 +82,37 @@ async def test_in_the_middle_of_its_body():
         writer.transport.abort()
         await gateway.until(lambda: len(gateway.parts.receipts) == 1, "the receipt")
         assert engine.calls == []
+
+
+@pytest.mark.parametrize("kind", ["stream", "sized", "a stream that ends"])
+async def test_a_client_that_takes_nothing_is_dropped_after_the_total_time(kind):
+    piece = b"data: " + b"x" * 50_000 + b"\n\n"
+
+    async def answer(call: Call) -> None:
+        if kind == "sized":
+            call.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (400 * len(piece)))
+        else:
+            call.start_stream()
+        for _ in range(400):
+            call.write(piece) if kind == "sized" else call.chunk(piece)
+            await call.writer.drain()
+        if kind == "a stream that ends":
+            call.end_stream()
+        await call.gone()
+
+    async with fake_engine(answer) as engine, run_gateway([engine.url], timeouts={"total_s": 0.5}) as gateway:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(gateway.address)
+            data = json.dumps({**CHAT, "stream": True}).encode()
+            client.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(data) + data
+            )
+            await gateway.until(lambda: len(gateway.parts.receipts) == 1, "the request to be over")
+            await gateway.until_idle()
+        receipt = gateway.parts.receipts.latest(1)[0]
+        assert (receipt.status, receipt.total_s is not None and 0.4 < receipt.total_s < 2) == (499, True)
+        assert "twohop_client_disconnects_total 1.0" in await gateway.metrics()
 
 
 @asynccontextmanager

@@ -275,6 +275,36 @@ async def test_a_full_endpoint_queues_and_a_full_queue_refuses():
         assert gateway.parts.admission.waiting == 0
 
 
+@pytest.mark.parametrize("pieces", [1, 5])
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_usage_is_found_that_much_follows(streamed, pieces):
+    usage = {"prompt_tokens": 3000, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 5}}
+    data = json.dumps({"choices": [], "usage": usage, "prompt_token_ids": [12345] * 9000}).encode()
+    assert 60_000 < len(data) < 65_536
+
+    async def answer(call: Call) -> None:
+        if not streamed:
+            call.answer(200, data)
+            return
+        call.start_stream()
+        for _ in range(100):
+            call.chunk(b"data: {}\n\n")
+            await call.writer.drain()
+        event = b"data: " + data + b"\n\n"
+        size = len(event) // pieces + 1
+        for start in range(0, len(event), size):
+            call.chunk(event[start : start + size])
+            await asyncio.sleep(0.001)
+        call.chunk(b"data: [DONE]\n\n")
+        call.end_stream()
+
+    async with fake_engine(answer) as engine, run_gateway([engine.url]) as gateway:
+        await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": streamed})
+        await gateway.until(lambda: gateway.parts.receipts.latest(1), "the receipt")
+        receipt = gateway.parts.receipts.latest(1)[0]
+    assert (receipt.prompt_tokens, receipt.output_tokens, receipt.cached_tokens) == (3000, 7, 5)
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_the_total_time_bounds_every_kind_of_answer(streamed):
     async def drip(call: Call) -> None:

@@ -62,6 +62,43 @@ async def test_when_nothing_helps_502_carries_the_engines_message():
         assert "out of memory" in reply.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("size", [70_000, 1_000_000])
+async def test_a_long_refusal_keeps_its_status_and_retry_after(size):
+    async def refuse(call: Call) -> None:
+        call.answer(429, b"x" * size, "retry-after: 7\r\n")
+
+    async with fake_engine(refuse) as engine, run_gateway([engine.url]) as gateway:
+        reply = await gateway.client.post("/v1/chat/completions", json=CHAT)
+        assert (reply.status_code, reply.headers["retry-after"], len(reply.content)) == (429, "7", size)
+        await gateway.until_idle()
+
+
+@pytest.mark.parametrize(("status", "size"), [(429, 2_000_000), (503, 70_000), (503, 2_000_000)])
+async def test_a_refusal_that_cannot_pass_is_told_by_its_status_and_beginning(status, size):
+    async def refuse(call: Call) -> None:
+        call.answer(status, b"out of memory " + b"x" * size)
+
+    async with fake_engine(refuse) as bad, run_gateway([bad.url]) as gateway:
+        reply = await gateway.client.post("/v1/chat/completions", json=CHAT)
+        assert reply.status_code == 502
+        assert f"answered {status}: out of memory" in reply.json()["error"]["message"]
+        await gateway.until_idle()
+
+
+@pytest.mark.parametrize("status", [600, 999])
+async def test_a_status_that_is_none_is_a_broken_answer(status, caplog):
+    async def answer(call: Call) -> None:
+        call.answer(status, b"{}")
+
+    async with fake_engine(answer) as bad, fake_engine() as good, run_gateway([bad.url, good.url]) as gateway:
+        while not bad.calls:
+            assert (await gateway.client.post("/v1/chat/completions", json=CHAT)).status_code == 200
+        good.stop_listening()
+        reply = await gateway.client.post("/v1/chat/completions", json=CHAT)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (502, "upstream_failed")
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.parametrize("when", ["at once", "after head", "in the body", "garbage"])
 async def test_an_engine_that_breaks_off_before_a_byte_is_left_for_another(when):
     async def break_off(call: Call) -> None:

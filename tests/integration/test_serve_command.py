@@ -58,6 +58,7 @@ async def until_it_refuses_connections(url: str) -> None:
         (["--endpoint", "ftp://127.0.0.1:1"], {}, "http"),
         (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ROUTING__SCORER": "{}"}, "scorers"),
         (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ROUTING__SCORERS": "{queue_dept: 1}"}, "queue_depth"),
+        (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_DISAGGREGATION__CONNECTOR": "nxil"}, "did you mean 'nixl'?"),
         (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ADMIN__LISTEN": "0.0.0.0:0"}, "token"),
         (["--endpoint", "http://127.0.0.1:1", "--workers", "2"], {}, "--workers"),
     ],
@@ -89,6 +90,36 @@ async def test_a_port_in_use_is_said_so():
             _, errors = await process.communicate()
     assert process.returncode == 2
     assert f"cannot listen on {address}" in errors.decode()
+
+
+async def test_a_second_signal_ends_every_request_in_its_own_way_without_a_traceback():
+    async def hang(call: Call) -> None:
+        if call.json.get("stream"):
+            call.start_stream()
+            call.chunk(b"data: 1\n\n")
+        await call.gone()
+
+    async with fake_engine(hang) as engine:
+        arguments = ("--listen", "127.0.0.1:0", "--endpoint", engine.url)
+        async with serve(*arguments, TWOHOP_ADMIN__LISTEN="null") as process, httpx.AsyncClient(timeout=20) as client:
+            url = await listening(process)
+            body = {"model": "m", "prompt": "x"}
+            plain = asyncio.ensure_future(client.post(f"{url}/v1/completions", json=body))
+            async with client.stream("POST", f"{url}/v1/completions", json={**body, "stream": True}) as reply:
+                chunks = reply.aiter_raw()
+                assert await anext(chunks) == b"data: 1\n\n"
+                process.send_signal(signal.SIGINT)
+                await until_it_refuses_connections(url)
+                process.send_signal(signal.SIGINT)
+                _, errors = await asyncio.wait_for(process.communicate(), 20)
+                rest = b"".join([chunk async for chunk in chunks])
+            assert rest.startswith(b'data: {"error":')
+            assert rest.endswith(b'"code":"shutting_down"}}\n\n')
+            refused = await plain
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert process.returncode == 0
+            assert "Traceback" not in errors.decode()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

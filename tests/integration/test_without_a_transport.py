@@ -83,6 +83,58 @@ async def test_a_stream_passes_byte_for_byte():
         await gateway.until_idle()
 
 
+class StuckClient(Client):
+    """A client that takes the head and a first chunk, and no more until told to."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body)
+        self.takes = asyncio.Event()
+
+    async def send(self, message: Message) -> None:
+        await super().send(message)
+        if len(self.got) == 2:
+            await self.takes.wait()
+
+
+async def test_a_lease_is_back_when_the_engine_is_done_though_the_client_is_not():
+    async def stream(call: Call) -> None:
+        call.start_stream()
+        for event in EVENTS:
+            call.chunk(event)
+            await call.writer.drain()
+        call.end_stream()
+
+    body = b'{"model": "m", "prompt": "x", "stream": true}'
+    async with fake_engine(stream) as engine, run_gateway([engine.url]) as gateway:
+        client = StuckClient(body)
+        task = asyncio.ensure_future(post(gateway, client, body))
+        await gateway.until(lambda: len(client.got) == 2, "the first chunk")
+        await gateway.until_idle()
+        assert (task.done(), len(gateway.parts.receipts)) == (False, 0)
+        client.takes.set()
+        await task
+        assert b"".join(message["body"] for message in client.got[1:]) == b"".join(EVENTS)
+        assert gateway.parts.receipts.latest(1)[0].status == 200
+
+
+async def test_an_engine_does_not_wait_for_ever_for_a_client_that_takes_nothing():
+    async def endless(call: Call) -> None:
+        call.start_stream()
+        while not call.writer.is_closing():
+            call.chunk(b"data: " + b"x" * 10_000 + b"\n\n")
+            await call.writer.drain()
+
+    body = b'{"model": "m", "prompt": "x", "stream": true}'
+    async with fake_engine(endless) as engine, run_gateway([engine.url], timeouts={"total_s": 0.3}) as gateway:
+        client = StuckClient(body)
+        task = asyncio.ensure_future(post(gateway, client, body))
+        await gateway.until(lambda: len(client.got) == 2, "the first chunk")
+        await gateway.until_idle()
+        client.takes.set()
+        await task
+        assert gateway.parts.receipts.latest(1)[0].status == 499
+
+
 async def test_a_client_that_leaves_ends_the_engines_work():
     heard = asyncio.Event()
 

@@ -45,14 +45,17 @@ routing:
     queue_depth: {weight: 1, zzz: 2}
   filters: [healthy, rol]
   picker: max_scor
+disaggregation:
+  connector: nxil
 """
     status, out, err = check(ENGINES.strip() + routing)
     lines = err.splitlines()
-    assert (status, out, len(lines)) == (2, "", 4)
+    assert (status, out, len(lines)) == (2, "", 5)
     for place, word in [
         ("9: routing.scorers.prefix_cach: ", "did you mean 'prefix_cache'?"),
         ("10: routing.scorers.queue_depth.zzz: ", "unknown parameter"),
         ("11: routing.filters.rol: ", "did you mean 'role'?"),
         ("12: routing.picker: ", "did you mean 'max_score'?"),
+        ("14: disaggregation.connector: ", "'nxil' is unknown; did you mean 'nixl'?"),
     ]:
         assert any(line.startswith(place) and word in line for line in lines), err

@@ -19,9 +19,9 @@ def write(tmp_path):
     return write
 
 
-def complaints(path=None, environ=None, flags=ENGINE, check_routing=None) -> list[str]:
+def complaints(path=None, environ=None, flags=ENGINE, check_plugins=None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        load(path, environ or {}, flags, check_routing)
+        load(path, environ or {}, flags, check_plugins)
     return [line.replace(f"{path}:", "") for line in str(caught.value).splitlines()]
 
 
@@ -232,12 +232,12 @@ def test_an_empty_file_and_anchors_are_fine(write):
     assert (config.timeouts.idle_s, config.timeouts.connect_s) == (7.0, 7.0)
 
 
-def test_the_routing_check_names_line_and_field(write):
-    def check(routing):
-        assert routing.picker == "best"
-        return [(("picker",), "'best' is unknown")]
+def test_the_plugin_check_names_line_and_field(write):
+    def check(config):
+        assert config.routing.picker == "best"
+        return [(("routing", "picker"), "'best' is unknown")]
 
-    assert complaints(write("routing:\n  picker: best\n"), check_routing=check) == [
+    assert complaints(write("routing:\n  picker: best\n"), check_plugins=check) == [
         "2: routing.picker: 'best' is unknown"
     ]
 

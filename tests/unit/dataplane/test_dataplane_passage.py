@@ -1,5 +1,7 @@
 """What is noted of chunks on their way to the client."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,15 +27,20 @@ def test_every_gap_between_two_chunks_is_told_once(count, framed):
     assert written == [frame(b"data: %d\n\n" % number) for number in range(count)]
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.booleans()), max_size=8))
-def test_the_tail_is_the_last_chunks_without_their_framing(chunks):
+@given(st.integers(1, 8), st.integers(0, 120), st.lists(st.booleans(), min_size=8, max_size=8))
+def test_a_usage_in_the_last_chunks_is_found_framed_or_not(pieces, start, framed):
+    event = b'data: {"choices":[],"usage":{"prompt_tokens":12,"completion_tokens":34}}\n\n'
+    cuts = sorted({min(len(event), start + number) for number in range(pieces)} | {0, len(event)})
+    parts = [event[begin:end] for begin, end in pairwise(cuts)][-8:]
     passage = Passage(None, lambda _: None)
     pass_on = passage.frames_to(lambda _: None)
-    for chunk, framed in chunks:
-        if framed:
+    for chunk, whole in zip([b"data: x\n\n"] * (8 - len(parts)) + parts, framed, strict=True):
+        if whole:
             pass_on(frame(chunk))
         else:
             passage.take(chunk)
-    payloads = [chunk for chunk, _ in chunks]
-    assert passage.tail == b"".join(payloads[-4:])
-    assert passage.last == (payloads[-1] if payloads else b"")
+    found = passage.usage
+    assert found is None if len(cuts) > 9 else found is not None
+    if found is not None:
+        assert (found.prompt, found.output) == (12, 34)
+    assert event.endswith(passage.last)

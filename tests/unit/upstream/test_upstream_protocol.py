@@ -29,6 +29,14 @@ async def test_interim_answers_are_passed_over(interim):
         assert engine.connections == 1
 
 
+@pytest.mark.parametrize("status", [0, 99, 600, 999, 1000])
+async def test_a_status_that_is_none_is_no_answer(status):
+    async with scripted(once(b"HTTP/1.1 %d X\r\ncontent-length: 2\r\n\r\nok" % status)) as engine:
+        with pytest.raises(UpstreamFailed, match=r"not HTTP/1\.1: .*status"):
+            await engine.opened()
+        assert await engine.at_rest() == (0, 0)
+
+
 async def test_a_body_may_end_with_the_connection():
     async with scripted(once(UNSIZED + b"all of it")) as engine:
         assert await engine.whole() == b"all of it"

@@ -130,13 +130,11 @@ def test_a_member_is_read_as_what_it_is(value):
     raw = json_object.parse(json.dumps({"a": value}).encode())["a"]
     assert json_object.text(raw) == (value if isinstance(value, str) else None)
     assert json_object.integer(raw) == (value if type(value) is int else None)
-    assert json_object.is_true(raw) is (value is True)
     assert json_object.is_absent(raw) is (value is None)
 
 
 def test_an_absent_member_is_nothing():
     assert (json_object.text(None), json_object.integer(None)) == (None, None)
-    assert not json_object.is_true(None)
     assert json_object.is_absent(None)
 
 

@@ -129,5 +129,24 @@ def test_a_tail_without_usage_has_none(tail):
     assert find(tail) is None
 
 
+@pytest.mark.parametrize("after", [b'"prompt_token_ids":[' + b"12345," * 100_000 + b"1]", b'"x":{"usage":null}'])
+def test_what_follows_a_usage_does_not_hide_it(after):
+    assert find(b'{"usage":{"prompt_tokens":3000,"completion_tokens":7},' + after + b"}") == Usage(3000, 7, None)
+
+
+@given(digits=st.integers(1, 40), cut=st.integers(0, 200))
+def test_a_number_is_read_whole_and_bounded_or_not_at_all(digits, cut):
+    body = b'{"usage":{"prompt_tokens":' + b"7" * digits + b',"completion_tokens":' + b"8" * digits + b"}}"
+    found = find(body[: max(0, len(body) - cut)])
+    assert found is None or found.prompt == int("7" * digits) < 10**19
+    assert found is None or found.output in (0, int("8" * digits))
+    assert (find(body) is None) is (digits > 19)
+
+
+def test_usages_without_counts_are_looked_at_up_to_a_bound():
+    assert find(b'{"usage":{"prompt_tokens":3}}' + b'{"usage":null}' * 3) == Usage(3, 0, None)
+    assert find(b'{"usage":{"prompt_tokens":3}}' + b'{"usage":null}' * 1000) is None
+
+
 def test_an_answer_without_output_counts_none():
     assert find(b'{"usage":{"prompt_tokens":3,"total_tokens":3}}') == Usage(3, 0, None)
