@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from gateway.api.inference import PATHS
 from gateway.errors import GatewayError, InvalidRequest, ModelNotFound
 from gateway.observability.metrics import CONTENT_TYPE, Metrics
 from gateway.pool.store import Pool
@@ -45,10 +46,17 @@ def shape_errors(app: FastAPI) -> None:
     app.add_exception_handler(GatewayError, gateway_error)
 
 
+async def _taken() -> None:
+    raise GatewayError("an inference request went past its route")
+
+
 def build_edges(pool: Pool, metrics: Metrics, stopping: Callable[[], bool]) -> FastAPI:
     """Return the app for everything on `listen` but the inference routes."""
     app = FastAPI(title="twohop", openapi_url=None)
     shape_errors(app)
+
+    for path in PATHS:  # so that another method gets 405 with Allow, not 404; the POSTs are taken before this app
+        app.add_api_route(path, _taken, methods=["POST"])
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

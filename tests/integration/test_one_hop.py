@@ -240,6 +240,9 @@ async def test_models_and_health():
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
         for path in ("/healthz", "/readyz", "/health"):
             assert (await gateway.client.get(path)).status_code == 200
+        wrong = await gateway.client.get("/v1/chat/completions")
+        assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+        assert wrong.json()["error"]["code"] == "invalid_request"
         nothing = await gateway.client.get("/nothing")
         assert (nothing.status_code, nothing.json()["error"]["code"]) == (404, "not_found")
 
