@@ -116,12 +116,19 @@ class Gateway:
                 task.cancel()
             for endpoint in parts.pool:
                 watch.stop(endpoint.name)
+        logger.info("stopped")
 
     def stop(self) -> None:
         """Take no connections; requests in flight have `drain.grace_s`, rounded up, or none after a second call."""
         for server in self._servers:
             server.force_exit = server.should_exit
             server.should_exit = True
+        if not self._stopping and self.parts is not None:
+            logger.info(
+                "stopping: %d requests in flight, up to %g s for them (a second signal ends them now)",
+                sum(endpoint.in_flight for endpoint in self.parts.pool),
+                self.config.drain.grace_s,
+            )
         self._stopping = True
 
     def _is_stopping(self) -> bool:
@@ -234,7 +241,8 @@ def _listen(address: str, key: str) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"{key}: cannot listen on {address}: {error.strerror}; choose another port") from error
+        how = "--listen HOST:PORT" if key == "listen" else "TWOHOP_ADMIN__LISTEN=HOST:PORT, or null for none"
+        raise ConfigError(f"{key}: cannot listen on {address}: {error.strerror}; choose another: {how}") from error
     return listener
 
 

@@ -16,6 +16,18 @@ COMMANDS = {
 }
 
 
+class _Version(argparse.Action):
+    """Prints the version; looked up only when asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            parser.exit(0, f"twohop {version('twohop')}\n")
+        except PackageNotFoundError:
+            parser.exit(0, "twohop, not installed: run from its source folder\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse `argv` (default: the process's own) and run the command; return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -23,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="twohop",
         description="A smart inference gateway for vLLM: prefix-aware routing, two-hop prefill and decode.",
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     asked = arguments[0] if arguments else None
     module = None

@@ -112,7 +112,7 @@ def load(
     if config is not None:
         for where, message in check_plugins(config) if check_plugins else ():
             draft.complain(where, message)
-        if not config.discovery.static.endpoints:
+        if not config.discovery.static.endpoints and not draft.problems:
             draft.complain(
                 ("discovery", "static", "endpoints"),
                 "no engine is named: add --endpoint http://HOST:PORT, or list engines here",

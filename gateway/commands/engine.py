@@ -2,11 +2,13 @@
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 
 import uvloop
 
+from gateway.config import split_address
 from gateway.simulator.faults import FAULTS, Faults
 from gateway.simulator.profiles import PROFILES
 from gateway.simulator.server import Options, SimServer
@@ -43,12 +45,20 @@ def run(args: argparse.Namespace) -> int:
         max_model_len=args.max_model_len, max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens, bandwidth=args.bandwidth,
     )  # fmt: skip
-    host, _, port = args.listen.rpartition(":")
+    try:
+        host, port = split_address(args.listen)
+    except ValueError:
+        sys.stderr.write(f"--listen: {args.listen!r} is not host:port, such as 127.0.0.1:9001\n")
+        return 2
     try:
         Faults(options.faults)
         options.engine()
-        uvloop.run(_serve(options, host.strip("[]") or "127.0.0.1", int(port)))
-    except (ValueError, OSError) as error:
+        uvloop.run(_serve(options, host, port))
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        sys.stderr.write(f"cannot listen on {args.listen}: {reason}; choose another with --listen\n")
+        return 2
+    except ValueError as error:
         sys.stderr.write(f"twohop engine: {error}\n")
         return 2
     return 0

@@ -29,6 +29,7 @@ _one_line = threading.Lock()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
+    parser.epilog = f"The admin API listens on 127.0.0.1:8001; {ADMIN_VARIABLE}=HOST:PORT moves it, null turns it off."
     parser.add_argument("--prefill", type=_whole, metavar="N", help="prefill engines (default: 2, real vLLM: 1)")
     parser.add_argument("--decode", type=_whole, metavar="N", help="decode engines (default: 2, real vLLM: 1)")
     parser.add_argument("--both", type=_whole, metavar="N", help="engines of both roles; then the others default to 0")

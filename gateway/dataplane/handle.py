@@ -85,6 +85,8 @@ class DataPlane:
             await relay(exchange, leg, self._receipt_headers(exchange, request), self.metrics.inter_token)
         except GatewayError as error:
             exchange.outcome = exchange.outcome and error.code
+            if not exchange.receipt.route:
+                exchange.receipt.route, exchange.receipt.reason = "none", error.code
             await _refuse(exchange, error)
         except ClientGone:
             raise

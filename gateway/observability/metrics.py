@@ -42,8 +42,8 @@ QUEUE = Spec("twohop_queue_seconds", "histogram", "Spent waiting for a turn.", (
 QUEUE_DEPTH = Spec("twohop_queue_depth", "gauge", "Requests waiting for a turn now.", ("band",))
 IN_FLIGHT = Spec("twohop_in_flight", "gauge", "Leases this gateway holds on an endpoint now.", ("endpoint",))
 DECISION = Spec("twohop_decision_seconds", "histogram", "Spent on one routing decision.", (), DECISION_S)
-PROMPT_TOKENS = Spec("twohop_prompt_tokens_total", "counter", "Prompt tokens, as engines count them.", ("model",))
-OUTPUT_TOKENS = Spec("twohop_output_tokens_total", "counter", "Output tokens, as engines count them.", ("model",))
+PROMPT_TOKENS = Spec("twohop_prompt_tokens_total", "counter", "Prompt tokens of answers that carry usage.", ("model",))
+OUTPUT_TOKENS = Spec("twohop_output_tokens_total", "counter", "Output tokens of answers that carry usage.", ("model",))
 CACHED_TOKENS = Spec("twohop_cached_tokens_actual_total", "counter", "Prompt tokens that engines had cached.")
 PREDICTED_TOKENS = Spec(
     "twohop_cached_tokens_predicted_total", "counter", "Prompt tokens that the prefix index expected to be cached."

@@ -253,7 +253,7 @@ def _log_state(followed: _Followed) -> None:
         models = ", ".join(sorted(endpoint.model_ids))
         logger.info("endpoint %s is ready, role %s, models %s", endpoint.name, endpoint.spec.role, models)
     else:
-        logger.info("endpoint %s is not ready: %s", endpoint.name, endpoint.health.reason)
+        logger.warning("endpoint %s is not ready: %s", endpoint.name, endpoint.health.reason)
 
 
 def _log_scrape(followed: _Followed) -> None:

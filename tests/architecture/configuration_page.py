@@ -12,9 +12,10 @@ from gateway.config import Config, EndpointConfig, Section
 
 OPENING = """\
 YAML, given with `twohop serve --config FILE`. Unknown keys and keys given twice are errors; `twohop check-config FILE`
-tells all of them at once. Every key is also an environment variable: `TWOHOP_` and the path in capitals joined by `__`,
-such as `TWOHOP_ROUTING__RECEIPT_HEADERS=true`; its value is YAML, but a text is taken as it is. The environment goes
-over the file, and flags go over both. A variable for one scorer leaves the other scorers as they are.
+tells all of them at once, then those of plugin names. Every key is also an environment variable: `TWOHOP_` and the
+path in capitals joined by `__`, such as `TWOHOP_ROUTING__RECEIPT_HEADERS=true`; its value is YAML, but a text is taken
+as it is. The environment goes over the file, and flags go over both. A variable for one scorer leaves the other
+scorers as they are.
 """
 
 

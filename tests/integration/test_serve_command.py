@@ -147,3 +147,14 @@ async def test_it_stops_when_asked_and_lets_a_stream_finish(number):
                 assert await anext(chunks) == b"data: 2\n\n"
             async with asyncio.timeout(20):
                 assert await process.wait() == 0
+
+
+async def test_a_stop_says_what_it_waits_for_and_when_it_is_over():
+    async with fake_engine() as engine:
+        arguments = ("--listen", "127.0.0.1:0", "--endpoint", engine.url)
+        async with serve(*arguments, TWOHOP_ADMIN__LISTEN="null") as process:
+            await listening(process)
+            process.send_signal(signal.SIGTERM)
+            _, errors = await process.communicate()
+    assert "stopping: 0 requests in flight, up to 60 s" in errors.decode()
+    assert errors.decode().splitlines()[-1].endswith("stopped")
