@@ -16,13 +16,15 @@ from functools import partial
 
 from gateway.up import sim, vllm_cpu
 from gateway.up.ports import ADMIN_VARIABLE, settle_address, settle_admin_address, visit_url
-from gateway.up.processes import Children, Program, Stopped, UpError
+from gateway.up.processes import Child, Children, Program, Stopped, UpError
 from gateway.up.running import ROLES, RunningEngine, answers
 
 DEFAULT_COUNT = {"sim": 2, "vllm-cpu": 1}
 KINDS = {"sim": "simulated", "vllm-cpu": "vLLM"}
 MODE_VARIABLE = "TWOHOP_DISAGGREGATION__MODE"
+GRACE_VARIABLE = "TWOHOP_DRAIN__GRACE_S"
 GATEWAY_START_S = 60.0
+STREAMS_END_S = 2.0
 
 _one_line = threading.Lock()
 
@@ -49,15 +51,20 @@ def run(args: argparse.Namespace) -> int:
         say(f"twohop up: {error}")
         return 2
     children = Children(say)
+    gateway: Child | None = None
     with children.stopping_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP), children:
         try:
             started = start_engines(children, engines, args)
-            start_gateway(children, started, listen, admin, {MODE_VARIABLE: args.two_hop})
+            settings = {GRACE_VARIABLE: str(STREAMS_END_S), MODE_VARIABLE: args.two_hop}
+            gateway = start_gateway(children, started, listen, admin, settings)
             counts = Counter(engine.role for engine in started)
             say(invitation(counts, started[0].model, listen, admin))
             children.watch()
         except Stopped as stopped:
             say(f"twohop up: {stopped}, ending everything")
+            if gateway is not None:  # it goes first, so that it ends its streams itself instead of losing its engines
+                gateway.signal(signal.SIGTERM)
+                gateway.join(STREAMS_END_S + 1.0)
             return 0
         except UpError as error:
             say(f"twohop up: {error}")
@@ -95,12 +102,13 @@ def start_gateway(
     listen: str,
     admin: str | None,
     settings: Mapping[str, str],
-) -> None:
-    """Start the gateway in front of the engines, with `settings` as variables, and wait until it could serve."""
+) -> Child:
+    """Start the gateway in front of the engines, with `settings` as variables; return it once it could serve."""
     flags = [word for engine in engines for word in ("--endpoint", engine.endpoint_flag())]
     environment = {ADMIN_VARIABLE: admin or "null", **settings}
     child = children.start("gateway", Program("gateway", ["serve", "--listen", listen, *flags], environment))
     children.wait_ready(child, partial(answers, f"{visit_url(listen)}/readyz"), GATEWAY_START_S)
+    return child
 
 
 def invitation(counts: Mapping[str, int], model: str, listen: str, admin: str | None) -> str:

@@ -101,7 +101,8 @@ def _one_hop_reason(path: str, members: Members, prompt: bytes) -> str | None:
     """Return why this request takes one hop whatever the pool is, or None.
 
     One handoff holds the blocks of one prompt and is pulled once: several prompts or several answers to one prompt
-    cannot share it. Log-probabilities of the prompt are computed where the prompt is, so not on the decode engine.
+    cannot share it, and embeddings are prompts beside the text's. Log-probabilities of the prompt are computed where
+    the prompt is, so not on the decode engine.
     """
     if path not in TWO_HOP_PATHS:
         return "route"
@@ -111,8 +112,9 @@ def _one_hop_reason(path: str, members: Members, prompt: bytes) -> str | None:
         raw = members.get(name)
         if not json_object.is_absent(raw) and bytes(raw or b"") != harmless:
             return name
-    if not json_object.is_absent(members.get("prompt_logprobs")):
-        return "prompt_logprobs"
+    for name in ("prompt_logprobs", "prompt_embeds"):
+        if not json_object.is_absent(members.get(name)):
+            return name
     return None if all(_can_limit(members.get(name)) for name in _OUTPUT_LIMITS) else "max_tokens"
 
 

@@ -57,6 +57,7 @@ _OTHER = "|".join(re.escape(name) for name in _NAMES if not name.startswith(NAME
 _INTERESTING = re.compile(rf"\n({NAMESPACE}(?:{_OWN})|{_OTHER})(?=[{{ \t])([^\n]*)".encode())
 # A number can be read in one way alone, so that a long line of digits costs no more than its length.
 _VALUE = re.compile(rb"\s*([+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+|(?i:nan|inf(?:inity)?)))(?:\s+-?\d+)?\s*")
+LINE_BYTES = 65536
 _LABEL = re.compile(rb'(?:\{|,)\s*([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 
@@ -69,6 +70,8 @@ def parse(text: bytes) -> Load:
     for match in _INTERESTING.finditer(b"\n" + text):
         name, rest = match[1].decode(), match[2]
         if name == CACHE_CONFIG:
+            if len(rest) > LINE_BYTES:  # its labels are searched for, and the loop stands still meanwhile
+                raise BadSample(f"a line of {name} is over {LINE_BYTES} bytes")
             config = config or _cache_config(rest)
         else:
             values.setdefault(FAMILIES[name], []).append(_value(name, rest))

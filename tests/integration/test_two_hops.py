@@ -197,6 +197,7 @@ async def test_a_decode_4xx_passes_and_prefill_runs_once():
         ("/v1/completions", {"prompt": ["aaa", "bbb"]}),
         ("/v1/completions", {"prompt": [[1, 2], [3]]}),
         ("/v1/completions", {"prompt": "a", "echo": True}),
+        ("/v1/completions", {"prompt": "a", "prompt_embeds": "QUJD"}),
         ("/v1/completions", {"prompt": "a", "best_of": 2}),
         ("/v1/chat/completions", {"messages": [], "n": 2}),
         ("/v1/chat/completions", {"messages": [], "prompt_logprobs": 1}),

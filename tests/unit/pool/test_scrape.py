@@ -98,3 +98,9 @@ def test_a_restart_shows_in_the_start_time_or_else_in_counters_that_fall():
     assert Load(prefix_queries=1).restarted_since(Load(prefix_queries=3))
     assert not Load(prefix_queries=3).restarted_since(Load(prefix_queries=3))
     assert not Load().restarted_since(Load(prefix_queries=3, process_started_s=1))
+
+
+def test_a_line_too_long_to_be_searched_is_refused():
+    line = b'vllm:cache_config_info{a="' + b'\\"' * 40_000 + b'"} 1\n'
+    with pytest.raises(BadSample, match="cache_config_info is over 65536 bytes"):
+        parse(b"vllm:num_requests_waiting 0\n" + line)
