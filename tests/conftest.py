@@ -20,6 +20,7 @@ MEASURING = tuple(TESTS / "unit" / room for room in ("scorers", "prefix", "wire"
 
 # The same examples in every run: a red run is the change's doing. No deadline: a shared core says nothing about a law.
 settings.register_profile("twohop", deadline=None, derandomize=True)
+settings.register_profile("fast", settings.get_profile("twohop"), max_examples=20)  # `scripts/test --fast`
 settings.load_profile("twohop")
 
 

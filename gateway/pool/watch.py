@@ -65,7 +65,8 @@ class Watch:
         self._scrape = scrape
         self._health = health
         self._group = group
-        self._tls = ssl.create_default_context()
+        # Engines speak plain HTTP in this version: loading certificate authorities would outlast the first probe.
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._followed: dict[str, tuple[_Followed, asyncio.Task[None]]] = {}
         pool.on_state.append(self._state_changed)
         pool.on_trouble.append(self._trouble)

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow  # each case starts engines and a gateway as processes
+
 COMMAND = [sys.executable, "-m", "gateway", "up", "--prefill", "1", "--decode", "1", "--listen", "127.0.0.1:0"]
 ADMIN = "TWOHOP_ADMIN__LISTEN"
 

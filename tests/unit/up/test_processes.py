@@ -106,6 +106,7 @@ def test_nothing_is_left_of_a_group_whose_leader_has_left(fifo: Path, holder: st
     assert child.status == 0
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_starter_that_is_killed(tmp_path: Path, fifo: Path, holder: str) -> None:
     starter = script(tmp_path, "starter", STARTER)
     root = str(Path(__file__).parents[3])
