@@ -53,24 +53,23 @@ def build(members: Mapping[str, msgspec.Raw | bytes]) -> bytes:
 
 def text(raw: msgspec.Raw | None) -> str | None:
     """Return the string in `raw`, or None where it is absent or no string."""
-    if raw is None:
-        return None
-    try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    value = _decoded(raw)
     return value if isinstance(value, str) else None
 
 
 def integer(raw: msgspec.Raw | None) -> int | None:
     """Return the integer in `raw`, or None where it is absent or no integer."""
+    value = _decoded(raw)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _decoded(raw: msgspec.Raw | None) -> object:
     if raw is None:
         return None
     try:
-        value = msgspec.json.decode(raw)
+        return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def is_absent(raw: msgspec.Raw | None) -> bool:
