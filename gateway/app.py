@@ -31,7 +31,7 @@ from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Limits, State
 from gateway.pool.store import Pool
 from gateway.pool.watch import Watch
-from gateway.prefix.index import PrefixIndex
+from gateway.prefix.index import BLOCK_BYTES, PrefixIndex
 from gateway.upstream.client import LegTimeouts
 from gateway.upstream.engines import Engines
 from scorers.profile import Profile
@@ -39,7 +39,8 @@ from scorers.registry import build_profile
 
 logger = logging.getLogger("twohop")
 
-# Per endpoint; at 100 to 180 bytes each, up to 4 MB. A block is 128 bytes to some KB of prompt: about a million tokens.
+# Per endpoint, where `routing.index_mb` leaves room; up to 3.6 MB. A block is 128 bytes to some KB of prompt: about a
+# million tokens.
 INDEX_BLOCKS_PER_ENDPOINT = 20_000
 
 
@@ -155,9 +156,9 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         Limits(config.health.healthy_after, config.health.unhealthy_after), stale_after_s=config.scrape.stale_after_s
     )
     engines = Engines(loop)
-    index = PrefixIndex(INDEX_BLOCKS_PER_ENDPOINT)
+    index = PrefixIndex(INDEX_BLOCKS_PER_ENDPOINT, config.routing.index_mb * 1_000_000 // BLOCK_BYTES)
     admission = Admission(pool, flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s, monotonic_s)
-    metrics = Metrics(lambda: _readings(pool), lambda: {BAND: admission.waiting})
+    metrics = Metrics(lambda: _readings(pool), lambda: {BAND: admission.waiting}, index.__len__)
     receipts = Receipts()
     connector = connectors.load(config.disaggregation.connector)
     router = Router(

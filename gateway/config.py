@@ -237,6 +237,9 @@ class RoutingConfig(Section):
     filters: tuple[str, ...] = Field(default=("healthy", "model_served", "role"), description="in this order")
     picker: str = Field(default="max_score", description="picks one of the scored endpoints")
     receipt_headers: Switch = Field(default=False, description="add the x-twohop-* response headers")
+    index_mb: Count = Field(
+        default=64, description="MB that the prefix index may take in all, shared by the endpoints that have any of it"
+    )
 
 
 class KvEventsConfig(Section):

@@ -61,6 +61,7 @@ EJECTIONS = Spec(
 RETRIES = Spec("twohop_retries_total", "counter", "Attempts after the first.", ("reason",))
 SCRAPE_AGE = Spec("twohop_scrape_age_seconds", "gauge", "Age of an endpoint's last good scrape.", ("endpoint",))
 DISCONNECTS = Spec("twohop_client_disconnects_total", "counter", "Clients gone before their answer's end.")
+INDEX_BLOCKS = Spec("twohop_index_blocks", "gauge", "Blocks in the prefix index, summed over endpoints.")
 LOOP_LAG = Spec("twohop_loop_lag_seconds", "histogram", "How late the event loop woke a timer.", (), LAG_S)
 
 SPECS = (
@@ -85,6 +86,7 @@ SPECS = (
     RETRIES,
     SCRAPE_AGE,
     DISCONNECTS,
+    INDEX_BLOCKS,
     LOOP_LAG,
 )
 
@@ -141,17 +143,19 @@ class EndpointReading:
 class Metrics(Collector):
     """All metrics of one gateway, in a registry of their own.
 
-    `endpoints` and `queue_depth` (requests by band) are called at each scrape. Label values must be bounded by the
-    caller: a model that no endpoint serves is counted as "unknown". Times are seconds.
+    `endpoints`, `queue_depth` (requests by band) and `index_blocks` are called at each scrape. Label values must be
+    bounded by the caller: a model that no endpoint serves is counted as "unknown". Times are seconds.
     """
 
     def __init__(
         self,
         endpoints: Callable[[], Iterable[EndpointReading]] = tuple,
         queue_depth: Callable[[], Mapping[str, int]] = dict,
+        index_blocks: Callable[[], int] = int,
     ) -> None:
         self._endpoints = endpoints
         self._queue_depth = queue_depth
+        self._index_blocks = index_blocks
         self._tallies = {spec.name: Tally() for spec in SPECS if spec.kind == "counter"}
         self._histograms = {
             spec.name: Histogram(spec.bounds) for spec in SPECS if spec.kind == "histogram" and not spec.labels
@@ -232,6 +236,7 @@ class Metrics(Collector):
             SCRAPE_AGE.name: [
                 ((reading.name,), reading.scrape_age_s) for reading in endpoints if reading.scrape_age_s is not None
             ],
+            INDEX_BLOCKS.name: [((), self._index_blocks())],
         }
         for spec in SPECS:
             if spec.kind == "counter":

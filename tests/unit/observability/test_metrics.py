@@ -76,6 +76,13 @@ def test_events_reach_their_own_metric():
     assert seen["twohop_cached_tokens_actual_total", ()] == 64
 
 
+def test_the_size_of_the_index_is_read_when_someone_asks():
+    blocks = [1, 2]
+    metrics = Metrics(index_blocks=blocks.__len__)
+    blocks.append(3)
+    assert samples(metrics)["twohop_index_blocks", ()] == 3
+
+
 def test_gauges_are_read_when_someone_asks():
     pool = [EndpointReading("a", "prefill", ready=True, in_flight=3, scrape_age_s=0.5)]
     depth = {"standard": 0}

@@ -121,6 +121,8 @@ def test_a_match_is_no_use():
 def test_a_capacity_below_one_block_is_refused():
     with pytest.raises(ValueError, match="at least 1"):
         PrefixIndex(0)
+    with pytest.raises(ValueError, match="at least 1"):
+        PrefixIndex(1, 0)
 
 
 class Counted(int):
