@@ -8,12 +8,8 @@ client share another.
 import asyncio
 import http.client
 import json
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +19,7 @@ from benchmarks.overhead.load import Cost, StreamCost, WrongAnswer, closed_loop,
 from benchmarks.overhead.payloads import PLAIN_ANSWER, chat_body, chat_request
 from benchmarks.overhead.processes import PinnedGroup
 from benchmarks.overhead.proxies import ROOT, Place, Proxy, free_port
+from benchmarks.served import fake_engine
 
 _START_LIMIT_S = 60.0
 _SPREAD_TRIES = 20
@@ -88,7 +85,10 @@ class Sample:
 
 def measure(proxy: Proxy, plan: Plan, core: int) -> Sample:
     """Measure `proxy` once on `core`; the caller, and so the engine, must be bound to others. Raises `Broken`."""
-    with tempfile.TemporaryDirectory(prefix="overhead-") as name, _engine(plan) as ports:
+    with (
+        tempfile.TemporaryDirectory(prefix="overhead-") as name,
+        fake_engine(plan.endpoints, plan.events, plan.interval_s) as ports,
+    ):
         folder = Path(name)
         place = Place(free_port(), [f"http://127.0.0.1:{port}" for port in ports], folder)
         group = PinnedGroup(proxy.command(place), core, folder / "proxy.log", cwd=ROOT)
@@ -100,19 +100,6 @@ def measure(proxy: Proxy, plan: Plan, core: int) -> Sample:
             raise Broken(f"{error}; it last said: {group.last_words()}") from error
         finally:
             group.end()
-
-
-@contextmanager
-def _engine(plan: Plan) -> Iterator[list[int]]:
-    """Run the fake engine and yield the ports of its endpoints."""
-    command = [sys.executable, "-m", "benchmarks.overhead.engine", "--endpoints", str(plan.endpoints)]
-    command += ["--events", str(plan.events), "--interval", str(plan.interval_s)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None  # noqa: S101 - asked for a line above
-            yield json.loads(process.stdout.readline())
-        finally:
-            process.terminate()
 
 
 def _await_answer(group: PinnedGroup, port: int) -> None:

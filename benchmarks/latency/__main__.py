@@ -1,0 +1,10 @@
+"""Run the latency benchmark as `python -m benchmarks.latency`."""
+
+import signal
+import sys
+
+from benchmarks.latency.cli import main
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that what was started is ended
+    sys.exit(main())

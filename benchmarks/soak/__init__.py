@@ -1,0 +1,1 @@
+"""Mixed load, clients that leave, engines that die: minutes of it, after which nothing may be left behind."""
