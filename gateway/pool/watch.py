@@ -19,6 +19,7 @@ from gateway.pool.health import Signal, State
 from gateway.pool.scrape import BadSample, parse
 from gateway.pool.store import Pool
 from gateway.upstream.fetch import Answer, Fetcher
+from gateway.upstream.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +52,19 @@ class _Followed:
 class Watch:
     """Follows endpoints with tasks in `group`; every change reaches the pool's listeners from the event loop."""
 
-    def __init__(self, pool: Pool, scrape: ScrapeConfig, health: HealthConfig, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        scrape: ScrapeConfig,
+        health: HealthConfig,
+        group: asyncio.TaskGroup,
+        tls: Tls | None = None,
+    ) -> None:
         self._pool = pool
         self._scrape = scrape
         self._health = health
         self._group = group
+        self._tls = tls
         self._followed: dict[str, tuple[_Followed, asyncio.Task[None]]] = {}
         pool.on_state.append(self._state_changed)
         pool.on_trouble.append(self._trouble)
@@ -71,7 +80,7 @@ class Watch:
 
     def start(self, endpoint: Endpoint) -> None:
         """Probe and scrape `endpoint` from now on."""
-        client = Fetcher(endpoint.spec, asyncio.get_running_loop())
+        client = Fetcher(endpoint.spec, asyncio.get_running_loop(), self._tls)
         followed = _Followed(endpoint, client)
         task = self._group.create_task(self._follow(followed), name=f"watch {endpoint.name}")
         self._followed[endpoint.name] = (followed, task)
