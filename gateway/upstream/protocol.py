@@ -90,6 +90,7 @@ class EngineConnection(asyncio.Protocol):
         self._finished = False
         self._framed = False
         self._refused = False
+        self._long = False
         self._between_chunks = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -105,7 +106,8 @@ class EngineConnection(asyncio.Protocol):
         self.received = self._finished = self._framed = self._between_chunks = False
         self.frames = None
         self._head_bytes = self._bare_bytes = 0
-        if len(body) < JOIN_BELOW_BYTES:
+        self._long = len(body) >= JOIN_BELOW_BYTES
+        if not self._long:
             self.transport.write(head + body)
         else:  # two writes, which the event loop sends as one without copying a long prompt
             self.transport.write(head)
@@ -183,8 +185,10 @@ class EngineConnection(asyncio.Protocol):
             self._lose(closed if exc is None else in_words(exc))
 
     def _end(self, reader: Reader) -> None:
-        if self.transport is not None and self.transport.get_write_buffer_size():
-            self.reusable = False  # an early answer: the engine has not taken all of the request, and may never do so
+        # After an early answer the engine may never read the rest of the request. What waits here tells, and where the
+        # kernels have taken all of it, a refusal does.
+        if self.transport is not None and ((self._long and self._refused) or self.transport.get_write_buffer_size()):
+            self.reusable = False
         self._reader = self.frames = None
         if self._trailers:
             trailers, self._trailers = self._trailers, []

@@ -29,4 +29,4 @@ def _of_tls(error: ssl.SSLError | TlsProblem) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         named_wrong = error.verify_code in _WRONG_NAME
         return f"its certificate is refused: {'it is for another name' if named_wrong else error.verify_message}"
-    return f"TLS failed: {(error.reason or 'no reason told').replace('_', ' ').lower()}"
+    return f"TLS failed: {(getattr(error, 'reason', None) or 'no reason told').replace('_', ' ').lower()}"
