@@ -1,6 +1,7 @@
 """One request of a client, whole, and the answer to it: heads and framing as bytes, written straight to the transport.
 
-Invariant: of one answer the head is written once and first, and `finished` is set with its last byte.
+Invariant: of one answer the head is written once and first, and `finished` is set with its last byte. What is written
+to a client that has gone goes nowhere: its transport may be closed already, and uvloop's raises then.
 """
 
 import asyncio
@@ -119,6 +120,9 @@ class ClientRequest:
     def respond(self, status: int, lines: bytes, body: bytes) -> None:
         """Write a whole answer; `lines` are header lines, each with its CRLF, none of them about framing."""
         self.status = status
+        if self.gone:
+            self.finished = True
+            return
         close = b"" if self.keep_alive else _CLOSE
         if status in _NO_BODY:
             self.transport.write(b"%b%b%b\r\n" % (status_line(status), lines, close))
@@ -137,17 +141,19 @@ class ClientRequest:
         else:
             self.keep_alive, framing = False, b""
         close = b"" if self.keep_alive else _CLOSE
-        self.transport.write(b"%b%b%b%b\r\n" % (status_line(status), lines, framing, close))
+        if not self.gone:
+            self.transport.write(b"%b%b%b%b\r\n" % (status_line(status), lines, framing, close))
 
     def write(self, piece: bytes) -> None:
         """Write a piece of the body, not empty."""
-        self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked else piece)
+        if not self.gone:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked else piece)
 
     def finish(self, last: bytes = b"", trailers: Iterable[Header] = ()) -> None:
         """Write the last piece of the body, and the trailers where the framing has a place for them."""
         if last:
             self.write(last)
-        if self.chunked:
+        if self.chunked and not self.gone:
             lines = b"".join([b"%b: %b\r\n" % trailer for trailer in trailers]) if trailers else b""
             self.transport.write(b"0\r\n%b\r\n" % lines)
         self.finished = True
