@@ -16,6 +16,7 @@ import uvloop
 from benchmarks.latency.streams import gaps_ms
 from benchmarks.overhead.load import WrongAnswer
 from benchmarks.overhead.payloads import chat_body, chat_request
+from benchmarks.overhead.report import DISTURBED_FROM
 from benchmarks.served import (
     Line,
     NotServed,
@@ -135,7 +136,8 @@ def judge(runs: Sequence[Run], plan: Plan) -> list[Line]:
     return [
         Line(
             f"the gateway adds at most {LIMIT_MS:g} ms to the p99 of {plan.streams} streams (median of {len(runs)})",
-            f"{middle:+.2f} ms ({added[0]:+.2f} to {added[-1]:+.2f}); others used {foreign:.0%} of its core at most",
+            f"{middle:+.2f} ms ({added[0]:+.2f} to {added[-1]:+.2f}); others used {foreign:.0%} of its core at most"
+            f"{': DISTURBED, measure again' if foreign > DISTURBED_FROM else ''}",
             middle <= LIMIT_MS if plan.streams >= FULL.streams else None,
         )
     ]
