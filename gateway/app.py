@@ -6,8 +6,9 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,6 +25,7 @@ from gateway.dataplane.handle import DataPlane
 from gateway.dataplane.route import Router
 from gateway.dataplane.two_hop import PrefillLeg
 from gateway.discovery.static import StaticSource
+from gateway.endpoints import Command, Done, Endpoints
 from gateway.errors import ConfigError
 from gateway.flowcontrol.controller import BAND, Admission
 from gateway.observability.loop_lag import measure_loop_lag
@@ -34,6 +36,7 @@ from gateway.pool.health import Limits, State
 from gateway.pool.store import Pool
 from gateway.pool.watch import Watch
 from gateway.prefix.index import PrefixIndex
+from gateway.reload import Reload, Reread
 from gateway.upstream.client import LegTimeouts
 from gateway.upstream.engines import Engines
 from scorers.profile import Profile
@@ -52,6 +55,7 @@ class Parts:
 
     config: Config
     pool: Pool
+    endpoints: Endpoints
     engines: Engines
     index: PrefixIndex
     admission: Admission
@@ -61,13 +65,13 @@ class Parts:
 
 
 class Gateway:
-    """One gateway process: `run` serves until `stop` is called.
+    """One gateway process: `run` serves until `stop` is called; `reload` has it read its configuration again.
 
     Once `started` is set it listens: `address` is (host, port) of the inference API, `admin_address` that of the admin
-    API, None where it is off.
+    API, None where it is off. `reread` reads the sources of the configuration again; it raises ConfigError.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, reread: Reread | None = None) -> None:
         self.config = config
         self.parts: Parts | None = None
         self.address: tuple[str, int] | None = None
@@ -75,6 +79,8 @@ class Gateway:
         self.started = asyncio.Event()
         self._servers: list[_Server] = []
         self._stopping = False
+        self._reload = Reload(reread, lambda: self.config, self._apply)
+        self._live: _Live | None = None
 
     async def run(self) -> None:
         """Serve until `stop`. Raises ConfigError where an address cannot be listened on."""
@@ -84,25 +90,29 @@ class Gateway:
             admin_listener = sockets.enter_context(_listen(admin, "admin.listen")) if admin is not None else None
             parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_stopping)
             edges = build_edges(parts.pool, parts.metrics, self._is_stopping)
-            self._servers = [self._server(InferenceRoutes(parts.data_plane, edges))]
+            routes = InferenceRoutes(parts.data_plane, edges)
+            self._servers = [self._server(routes)]
             served: list[tuple[_Server, socket.socket]] = [(self._servers[0], listener)]
             self.address = listener.getsockname()[:2]
             if admin_listener is not None:
-                app = build_admin(parts.pool, parts.receipts, self.config.admin.token, monotonic_s)
+                perform = _performed_here(parts.endpoints)
+                app = build_admin(parts.pool, parts.receipts, perform, lambda: self.config.admin.token, monotonic_s)
                 self._servers.append(self._server(app))
                 served.append((self._servers[1], admin_listener))
                 self.admin_address = admin_listener.getsockname()[:2]
             try:
-                await self._run(parts, served)
+                await self._run(parts, routes, served)
             finally:
                 parts.engines.close()
 
-    async def _run(self, parts: Parts, served: list[tuple["_Server", socket.socket]]) -> None:
+    async def _run(self, parts: Parts, routes: InferenceRoutes, served: list[tuple["_Server", socket.socket]]) -> None:
         async with asyncio.TaskGroup() as group:
             watch = Watch(parts.pool, self.config.scrape, self.config.health, group)
-            source = StaticSource(self.config.discovery.static.endpoints)
+            parts.endpoints.apply = watch.apply
+            live = self._live = _Live(group, watch, routes)
+            live.discover(self.config, parts.endpoints)
             background = [
-                group.create_task(watch.run(source), name="discovery"),
+                group.create_task(self._reload.run(), name="reload"),
                 group.create_task(measure_loop_lag(parts.metrics.loop_lag), name="loop lag"),
             ]
             servers = [group.create_task(server.serve([sock]), name="server") for server, sock in served]
@@ -112,7 +122,7 @@ class Gateway:
                 logger.info("admin API on http://%s:%d", *self.admin_address)
             for task in servers:
                 await task
-            for task in background:
+            for task in (*background, *live.discovery):
                 task.cancel()
             for endpoint in parts.pool:
                 watch.stop(endpoint.name)
@@ -130,6 +140,20 @@ class Gateway:
                 self.config.drain.grace_s,
             )
         self._stopping = True
+
+    def reload(self) -> None:
+        """Have the configuration read again; what can change while running does, and nothing in flight is dropped."""
+        self._reload.ask()
+
+    def _apply(self, old: Config, new: Config) -> None:
+        if self.parts is None or self._live is None:
+            return
+        self.parts = reconfigured(self.parts, new)
+        self.config = new
+        self._live.routes.data_plane = self.parts.data_plane
+        self._live.watch.configure(new.scrape, new.health)
+        if old.discovery != new.discovery:
+            self._live.discover(new, self.parts.endpoints)
 
     def _is_stopping(self) -> bool:
         return self._stopping
@@ -153,6 +177,23 @@ class Gateway:
         )
 
 
+@dataclass(slots=True)
+class _Live:
+    """What a running gateway has beside its parts, and a reload reaches."""
+
+    group: asyncio.TaskGroup
+    watch: Watch
+    routes: InferenceRoutes
+    discovery: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def discover(self, config: Config, endpoints: Endpoints) -> None:
+        """Follow the configured source of endpoints, and no other from now on."""
+        for task in self.discovery:
+            task.cancel()
+        source = StaticSource(config.discovery.static.endpoints)
+        self.discovery = [self.group.create_task(endpoints.follow(source), name="discovery")]
+
+
 class _Server(uvicorn.Server):
     """uvicorn's server without its signal handlers: two of them run in one process, and `Gateway` has its own."""
 
@@ -163,16 +204,13 @@ class _Server(uvicorn.Server):
 
 def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool]) -> Parts:
     """Return the parts of a gateway for `config`, wired; nothing runs yet. `stopping()`: take no new requests."""
-    flow, timeouts = config.flow_control, config.timeouts
-    pool = Pool(
-        Limits(config.health.healthy_after, config.health.unhealthy_after), stale_after_s=config.scrape.stale_after_s
-    )
+    flow = config.flow_control
+    pool = Pool(_limits(config), stale_after_s=config.scrape.stale_after_s)
     engines = Engines(loop)
     index = PrefixIndex(INDEX_BLOCKS_PER_ENDPOINT)
     admission = Admission(pool, flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s, monotonic_s)
     metrics = Metrics(lambda: _readings(pool), lambda: {BAND: admission.waiting})
     receipts = Receipts()
-    connector = connectors.load(config.disaggregation.connector)
     router = Router(
         pool,
         _profile(config),
@@ -182,8 +220,6 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         monotonic_s,
         chance,
     )
-    answer = LegTimeouts(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s, timeouts.total_s)
-    prefill = LegTimeouts(timeouts.connect_s, timeouts.prefill_s, timeouts.prefill_s, timeouts.prefill_s)
     pool.on_identity_change.append(lambda endpoint: index.drop(endpoint.name))
     pool.on_identity_change.append(engines.drop)
     pool.on_state.append(lambda endpoint: _count_ejection(endpoint, metrics))
@@ -191,28 +227,68 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         pool=pool,
         admission=admission,
         router=router,
-        prefill_leg=PrefillLeg(engines, prefill, connector, metrics),
-        forwarder=Forwarder(engines, answer, config.retries.max_attempts, metrics),
-        connector=connector,
         metrics=metrics,
         receipts=receipts,
-        body_bytes=config.limits.body_bytes,
-        total_s=timeouts.total_s,
-        receipt_headers=config.routing.receipt_headers,
         stopping=stopping,
+        **_settings(config, engines, metrics),
     )
-    return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane)
+    return Parts(config, pool, Endpoints(pool, monotonic_s), engines, index, admission, metrics, receipts, data_plane)
 
 
-def run_until_signal(config: Config) -> None:
-    """Serve in this thread, on uvloop, until SIGINT or SIGTERM; raise ConfigError where it cannot start."""
+def reconfigured(parts: Parts, config: Config) -> Parts:
+    """Return the same parts with a data plane for `config`; what they share follows it from now on.
+
+    Requests that wait are planned by the new configuration; those on their way go on by the data plane they began with.
+    """
+    flow, profile = config.flow_control, _profile(config)
+    data_plane = replace(parts.data_plane, **_settings(config, parts.engines, parts.metrics))
+    parts.pool.configure(_limits(config), config.scrape.stale_after_s)
+    data_plane.router.configure(profile, config.disaggregation.mode, flow.max_in_flight_per_endpoint)
+    parts.admission.configure(flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s)
+    return replace(parts, config=config, data_plane=data_plane)
+
+
+def _settings(config: Config, engines: Engines, metrics: Metrics) -> dict[str, Any]:
+    """Return the fields of a data plane that a configuration decides."""
+    timeouts = config.timeouts
+    connector = connectors.load(config.disaggregation.connector)
+    answer = LegTimeouts(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s, timeouts.total_s)
+    prefill = LegTimeouts(timeouts.connect_s, timeouts.prefill_s, timeouts.prefill_s, timeouts.prefill_s)
+    return {
+        "prefill_leg": PrefillLeg(engines, prefill, connector, metrics),
+        "forwarder": Forwarder(engines, answer, config.retries.max_attempts, metrics),
+        "connector": connector,
+        "body_bytes": config.limits.body_bytes,
+        "total_s": timeouts.total_s,
+        "receipt_headers": config.routing.receipt_headers,
+    }
+
+
+def _limits(config: Config) -> Limits:
+    return Limits(config.health.healthy_after, config.health.unhealthy_after)
+
+
+def _performed_here(endpoints: Endpoints) -> Callable[[Command], Awaitable[Done]]:
+    async def perform(command: Command) -> Done:
+        return endpoints.perform(command)
+
+    return perform
+
+
+def run_until_signal(config: Config, reread: Reread | None = None) -> None:
+    """Serve in this thread, on uvloop, until SIGINT or SIGTERM; raise ConfigError where it cannot start.
+
+    With `reread`, SIGHUP has the configuration read again.
+    """
     import uvloop
 
     async def serve() -> None:
-        gateway = Gateway(config)
+        gateway = Gateway(config, reread)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, gateway.stop)
+        if reread is not None:
+            loop.add_signal_handler(signal.SIGHUP, gateway.reload)
         await gateway.run()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -128,6 +128,14 @@ class EndpointConfig(Section):
             _refuse(f"{value!r} holds what cannot be printed")
         return value
 
+    @field_validator("labels")
+    @classmethod
+    def _check_labels(cls, value: dict[str, str]) -> dict[str, str]:
+        for text in (*value, *value.values()):
+            if not text.isprintable():
+                _refuse(f"{text!r} holds what cannot be printed")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _default_name(cls, data: Any) -> Any:

@@ -10,16 +10,16 @@ PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
 
 
 class InferenceRoutes:
-    """Takes POSTs on `PATHS`; every other request goes to `edges`."""
+    """Takes POSTs on `PATHS`; every other request goes to `edges`. A new `data_plane` takes the requests to come."""
 
     def __init__(self, data_plane: DataPlane, edges: ASGIApp) -> None:
-        self._data_plane = data_plane
+        self.data_plane = data_plane
         self._edges = edges
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
         if scope["type"] == "http" and scope["path"] in PATHS and scope["method"] == "POST":
             connection = (scope.get("extensions") or {}).get(EXTENSION)
-            await self._data_plane.handle(scope, receive, send, connection)
+            await self.data_plane.handle(scope, receive, send, connection)
             return
         await self._edges(scope, receive, send)
