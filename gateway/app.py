@@ -3,25 +3,23 @@
 import asyncio
 import contextlib
 import logging
-import math
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import uvicorn
-from starlette.types import ASGIApp
-
 from gateway import connectors
 from gateway.api.admin import build_admin
+from gateway.api.asgi import Bridge
+from gateway.api.bounds import Bounds
 from gateway.api.edges import build_edges
 from gateway.api.inference import InferenceRoutes
-from gateway.api.protocol import ClientConnection
+from gateway.api.server import Server
 from gateway.clock import chance, monotonic_s
 from gateway.config import Config, split_address
 from gateway.dataplane.forward import Forwarder
-from gateway.dataplane.handle import DataPlane
+from gateway.dataplane.handle import DataPlane, stopping_error
 from gateway.dataplane.route import Router
 from gateway.dataplane.two_hop import PrefillLeg
 from gateway.discovery.static import StaticSource
@@ -46,7 +44,6 @@ logger = logging.getLogger("twohop")
 
 # Per endpoint; at 100 to 180 bytes each, up to 4 MB. A block is 128 bytes to some KB of prompt: about a million tokens.
 INDEX_BLOCKS_PER_ENDPOINT = 20_000
-KEEP_ALIVE_S = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +74,9 @@ class Gateway:
         self.address: tuple[str, int] | None = None
         self.admin_address: tuple[str, int] | None = None
         self.started = asyncio.Event()
-        self._servers: list[_Server] = []
-        self._stopping = False
+        self._stop = asyncio.Event()
+        self._end_now = asyncio.Event()
+        self._closed = False
         self._reload = Reload(reread, lambda: self.config, self._apply)
         self._live: _Live | None = None
 
@@ -88,58 +86,79 @@ class Gateway:
             listener = sockets.enter_context(_listen(self.config.listen, "listen"))
             admin = self.config.admin.listen
             admin_listener = sockets.enter_context(_listen(admin, "admin.listen")) if admin is not None else None
-            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_stopping)
-            edges = build_edges(parts.pool, parts.metrics, self._is_stopping)
+            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_closed)
+            edges = Bridge(build_edges(parts.pool, parts.metrics, self._stop.is_set))
             routes = InferenceRoutes(parts.data_plane, edges)
-            self._servers = [self._server(routes)]
-            served: list[tuple[_Server, socket.socket]] = [(self._servers[0], listener)]
+            server = Server(routes, _bounds(self.config))
             self.address = listener.getsockname()[:2]
+            served = [(server, listener)]
             if admin_listener is not None:
                 perform = _performed_here(parts.endpoints)
                 app = build_admin(parts.pool, parts.receipts, perform, lambda: self.config.admin.token, monotonic_s)
-                self._servers.append(self._server(app))
-                served.append((self._servers[1], admin_listener))
+                served.append((Server(Bridge(app), _bounds(self.config)), admin_listener))
                 self.admin_address = admin_listener.getsockname()[:2]
             try:
                 await self._run(parts, routes, served)
             finally:
                 parts.engines.close()
 
-    async def _run(self, parts: Parts, routes: InferenceRoutes, served: list[tuple["_Server", socket.socket]]) -> None:
+    async def _run(self, parts: Parts, routes: InferenceRoutes, served: list[tuple[Server, socket.socket]]) -> None:
         async with asyncio.TaskGroup() as group:
             watch = Watch(parts.pool, self.config.scrape, self.config.health, group)
             parts.endpoints.apply = watch.apply
-            live = self._live = _Live(group, watch, routes)
+            live = self._live = _Live(group, watch, routes, [server for server, _ in served])
             live.discover(self.config, parts.endpoints)
             background = [
                 group.create_task(self._reload.run(), name="reload"),
                 group.create_task(measure_loop_lag(parts.metrics.loop_lag), name="loop lag"),
             ]
-            servers = [group.create_task(server.serve([sock]), name="server") for server, sock in served]
+            for server, sock in served:
+                await server.listen(sock)
             self.started.set()
             logger.info("listening on http://%s:%d", *self.address or ())
             if self.admin_address is not None:
                 logger.info("admin API on http://%s:%d", *self.admin_address)
-            for task in servers:
-                await task
+            await self._stop.wait()
+            await self._wind_up(live.servers, group)
             for task in (*background, *live.discovery):
                 task.cancel()
             for endpoint in parts.pool:
                 watch.stop(endpoint.name)
         logger.info("stopped")
 
+    async def _wind_up(self, servers: list[Server], group: asyncio.TaskGroup) -> None:
+        """Serve on for the delay, give what is in flight its grace, end what is left, close all.
+
+        Health checks are answered meanwhile, with 503.
+        """
+        inference, drain = servers[0], self.config.drain
+        logger.info(
+            "stopping: %d requests in flight, up to %g s for them%s (a second signal ends them now)",
+            inference.in_flight,
+            drain.grace_s,
+            f", after {drain.delay_s:g} s in which new ones are served" if drain.delay_s else "",
+        )
+        ended = group.create_task(self._end_now.wait(), name="second signal")
+        if drain.delay_s:
+            await asyncio.wait({ended}, timeout=drain.delay_s)
+        self._closed = True
+        inference.drain()
+        idle = group.create_task(inference.wait_idle(), name="drain")
+        await asyncio.wait({idle, ended}, timeout=drain.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        ended.cancel()
+        for server in servers:
+            server.cut(stopping_error())
+            await server.close()
+
     def stop(self) -> None:
-        """Take no connections; requests in flight have `drain.grace_s`, rounded up, or none after a second call."""
-        for server in self._servers:
-            server.force_exit = server.should_exit
-            server.should_exit = True
-        if not self._stopping and self.parts is not None:
-            logger.info(
-                "stopping: %d requests in flight, up to %g s for them (a second signal ends them now)",
-                sum(endpoint.in_flight for endpoint in self.parts.pool),
-                self.config.drain.grace_s,
-            )
-        self._stopping = True
+        """Be not ready, and after `drain.delay_s` take no requests; those in flight then have `drain.grace_s`.
+
+        A second call ends all of it now.
+        """
+        if self._stop.is_set():
+            self._end_now.set()
+        self._stop.set()
 
     def reload(self) -> None:
         """Have the configuration read again; what can change while running does, and nothing in flight is dropped."""
@@ -152,29 +171,14 @@ class Gateway:
         self.config = new
         self._live.routes.data_plane = self.parts.data_plane
         self._live.watch.configure(new.scrape, new.health)
+        for server in self._live.servers:
+            server.bounds = _bounds(new)
         if old.discovery != new.discovery:
             self._live.discover(new, self.parts.endpoints)
 
-    def _is_stopping(self) -> bool:
-        return self._stopping
-
-    def _server(self, app: ASGIApp) -> "_Server":
-        limits = self.config.limits
-        return _Server(
-            uvicorn.Config(
-                app,
-                http=ClientConnection.with_limits(limits.header_bytes, self.config.timeouts.header_s),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                date_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=math.ceil(self.config.drain.grace_s),
-            )
-        )
+    def _is_closed(self) -> bool:
+        """Whether no new inference requests are taken."""
+        return self._closed
 
 
 @dataclass(slots=True)
@@ -184,6 +188,7 @@ class _Live:
     group: asyncio.TaskGroup
     watch: Watch
     routes: InferenceRoutes
+    servers: list[Server]
     discovery: list[asyncio.Task[None]] = field(default_factory=list)
 
     def discover(self, config: Config, endpoints: Endpoints) -> None:
@@ -194,12 +199,9 @@ class _Live:
         self.discovery = [self.group.create_task(endpoints.follow(source), name="discovery")]
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers: two of them run in one process, and `Gateway` has its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
+def _bounds(config: Config) -> Bounds:
+    limits, timeouts = config.limits, config.timeouts
+    return Bounds(limits.header_bytes, limits.body_bytes, timeouts.header_s, timeouts.body_s)
 
 
 def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool]) -> Parts:
@@ -258,7 +260,6 @@ def _settings(config: Config, engines: Engines, metrics: Metrics) -> dict[str, A
         "prefill_leg": PrefillLeg(engines, prefill, connector, metrics),
         "forwarder": Forwarder(engines, answer, config.retries.max_attempts, metrics),
         "connector": connector,
-        "body_bytes": config.limits.body_bytes,
         "total_s": timeouts.total_s,
         "receipt_headers": config.routing.receipt_headers,
     }

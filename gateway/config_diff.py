@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from gateway.config import Config, EndpointConfig, Section
 
-# Read once, when sockets are opened and connections are made.
-FIXED = frozenset({"listen", "admin.listen", "limits.header_bytes", "timeouts.header_s"})
+# Read once, when sockets are opened.
+FIXED = frozenset({"listen", "admin.listen"})
 _ABSENT = object()
 _S = TypeVar("_S", bound=Section)
 _SECRET = "(not shown)"  # noqa: S105 - stands in a secret's place
