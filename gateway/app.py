@@ -164,6 +164,10 @@ class Gateway:
         """Have the configuration read again; what can change while running does, and nothing in flight is dropped."""
         self._reload.ask()
 
+    def reconfigure(self, config: Config) -> None:
+        """Go on by another configuration that somebody else has read, as a reload does."""
+        self._reload.take(config)
+
     def _apply(self, old: Config, new: Config) -> None:
         if self.parts is None or self._live is None:
             return

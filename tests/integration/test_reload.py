@@ -161,6 +161,15 @@ async def test_the_same_again_changes_nothing(start):
         assert gateway.parts.data_plane is plane
 
 
+async def test_a_configuration_that_somebody_else_read_is_taken():
+    async with fake_engine() as engine, run_gateway([engine.url]) as gateway:
+        config = gateway.gateway.config
+        gateway.gateway.reconfigure(
+            config.model_copy(update={"limits": config.limits.model_copy(update={"body_bytes": 9})})
+        )
+        assert (await gateway.client.post(PATH, json=CHAT)).status_code == 413
+
+
 async def test_requests_that_wait_keep_their_places_and_go_by_the_new_limit(start):
     let = asyncio.Event()
     order = []
