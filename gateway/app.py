@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterable
@@ -283,17 +284,27 @@ def _performed_here(endpoints: Endpoints) -> Callable[[Command], Awaitable[Done]
 def run_until_signal(config: Config, reread: Reread | None = None) -> None:
     """Serve in this thread, on uvloop, until SIGINT or SIGTERM; raise ConfigError where it cannot start.
 
-    With `reread`, SIGHUP has the configuration read again.
+    With `reread`, SIGHUP has the configuration read again; where it says that the terminal of this process was closed,
+    it is taken for SIGTERM.
     """
     import uvloop
+
+    terminal = next((one for one in range(3) if os.isatty(one)), None)
 
     async def serve() -> None:
         gateway = Gateway(config, reread)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, gateway.stop)
+
+        def hang_up() -> None:
+            if terminal is None or os.isatty(terminal):
+                gateway.reload()
+            else:
+                gateway.stop()
+
         if reread is not None:
-            loop.add_signal_handler(signal.SIGHUP, gateway.reload)
+            loop.add_signal_handler(signal.SIGHUP, hang_up)
         await gateway.run()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
