@@ -118,9 +118,19 @@ class PrefixIndex:
         """Return how many blocks each endpoint may have: the table of departures counts as one more."""
         return max(1, min(self.capacity_blocks, self.total_blocks // (len(self._held) + 1)))
 
+    def configure(self, total_blocks: int) -> None:
+        """Have all endpoints together hold at most `total_blocks` (at least 1) from now on. O(blocks held)."""
+        self.total_blocks = total_blocks
+        self._fit()
+
     def _add(self, endpoint: str) -> dict[int, None]:
         """Return the place of an endpoint that had no block, the others having made room for it. O(blocks held)."""
         held = self._held[endpoint] = {}
+        self._fit()
+        return held
+
+    def _fit(self) -> None:
+        """Have everyone forget what is over a new share."""
         limit = self._limit = self._share()
         keep = limit - limit // _FORGET_SHARE  # room for the next few who come
         for name, blocks in self._held.items():
@@ -129,7 +139,6 @@ class PrefixIndex:
                 self._held[name] = dict.fromkeys(islice(blocks, len(blocks) - keep, None))
         if len(self._departures) > limit:
             self._departures = dict(islice(self._departures.items(), len(self._departures) - keep, None))
-        return held
 
 
 def share(matched_bytes: int, prompt_bytes: int) -> float:

@@ -54,6 +54,20 @@ def test_one_more_endpoint_takes_its_share_of_what_was_used_longest_ago():
     assert [key for key in range(48) if index.match([key])] == list(range(18, 48))
 
 
+def test_a_new_bound_holds_at_once():
+    index = PrefixIndex(1000, 96)
+    for key in range(48):
+        index.insert([key], "a")
+    index.configure(64)
+    assert [key for key in range(48) if index.match([key])] == list(range(18, 48))
+    index.configure(1)
+    assert len(index) == 1
+    index.configure(96)
+    for key in range(48):
+        index.insert([key], "a")
+    assert len(index) == 48
+
+
 def test_who_leaves_gives_its_share_back():
     index = PrefixIndex(1000, 96)
     index.insert([-1], "b")
