@@ -26,9 +26,11 @@ from gateway.dataplane.two_hop import PrefillLeg
 from gateway.discovery.static import StaticSource
 from gateway.errors import ConfigError
 from gateway.flowcontrol.controller import BAND, Admission
+from gateway.flowcontrol.retry_budget import RetryBudget
 from gateway.observability.loop_lag import measure_loop_lag
 from gateway.observability.metrics import EndpointReading, Metrics
 from gateway.observability.receipts import Receipts
+from gateway.pool import ejection
 from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Limits, State
 from gateway.pool.store import Pool
@@ -165,7 +167,10 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
     """Return the parts of a gateway for `config`, wired; nothing runs yet. `stopping()`: take no new requests."""
     flow, timeouts = config.flow_control, config.timeouts
     pool = Pool(
-        Limits(config.health.healthy_after, config.health.unhealthy_after), stale_after_s=config.scrape.stale_after_s
+        Limits(config.health.healthy_after, config.health.unhealthy_after),
+        config.scrape.stale_after_s,
+        _ejection_limits(config),
+        config.health.warm_in_s,
     )
     engines = Engines(loop)
     index = PrefixIndex(INDEX_BLOCKS_PER_ENDPOINT)
@@ -186,13 +191,15 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
     prefill = LegTimeouts(timeouts.connect_s, timeouts.prefill_s, timeouts.prefill_s, timeouts.prefill_s)
     pool.on_identity_change.append(lambda endpoint: index.drop(endpoint.name))
     pool.on_identity_change.append(engines.drop)
-    pool.on_state.append(lambda endpoint: _count_ejection(endpoint, metrics))
+    pool.on_state.append(lambda endpoint: _count_unhealthy(endpoint, metrics))
+    pool.on_standing.append(lambda endpoint: _count_ejection(endpoint, metrics))
+    budget = RetryBudget(config.retries.budget_ratio, monotonic_s())
     data_plane = DataPlane(
         pool=pool,
         admission=admission,
         router=router,
         prefill_leg=PrefillLeg(engines, prefill, connector, metrics),
-        forwarder=Forwarder(engines, answer, config.retries.max_attempts, metrics),
+        forwarder=Forwarder(engines, answer, config.retries.max_attempts, budget, metrics),
         connector=connector,
         metrics=metrics,
         receipts=receipts,
@@ -259,6 +266,16 @@ def _readings(pool: Pool) -> Iterable[EndpointReading]:
         )
 
 
-def _count_ejection(endpoint: Endpoint, metrics: Metrics) -> None:
+def _count_unhealthy(endpoint: Endpoint, metrics: Metrics) -> None:
     if endpoint.health.state is State.UNREADY and not endpoint.gone:
         metrics.ejected(endpoint.name, "health")
+
+
+def _count_ejection(endpoint: Endpoint, metrics: Metrics) -> None:
+    if endpoint.standing.state is ejection.State.OUT:
+        metrics.ejected(endpoint.name, endpoint.standing.reason)
+
+
+def _ejection_limits(config: Config) -> ejection.Limits:
+    asked = config.ejection
+    return ejection.Limits(asked.failures_in_a_row, asked.failure_share, asked.window_s, asked.first_s, asked.longest_s)

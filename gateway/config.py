@@ -70,6 +70,7 @@ def is_loopback(host: str) -> bool:
 
 Unavailable = Annotated[None, BeforeValidator(_not_available)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+SecondsOrOff = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 Switch = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(min_length=1)]
@@ -202,6 +203,29 @@ class HealthConfig(Section):
         default=3, description="failures in a row (probes and refused connections) until not ready"
     )
     healthy_after: Count = Field(default=1, description="good probes in a row until ready")
+    progress_s: SecondsOrOff = Field(
+        default=20.0,
+        description="silence of an engine that has requests, after which it is asked for one token; 0 never asks",
+    )
+    warm_in_s: SecondsOrOff = Field(
+        default=5.0, description="seconds in which an endpoint that became ready comes to its full part; 0 for at once"
+    )
+
+
+class EjectionConfig(Section):
+    """When failing requests take an endpoint out for a while; 4xx never do, and never the last one of a model."""
+
+    failures_in_a_row: Count = Field(
+        default=5, description="failures without a success between, or within the window, until it goes out"
+    )
+    failure_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, strict=True)] = Field(
+        default=0.5, description="share of failures among the window's outcomes, at most 1, from which it goes out"
+    )
+    window_s: Seconds = Field(default=10.0, description="seconds that the share is taken over")
+    first_s: Seconds = Field(default=1.0, description="seconds out the first time; each further time twice as long")
+    longest_s: Seconds = Field(
+        default=30.0, description="longest time out; as long without another, and it begins anew"
+    )
 
 
 class ScorerConfig(Section):
@@ -268,6 +292,11 @@ class RetriesConfig(Section):
     """Attempts before the first byte to the client."""
 
     max_attempts: Count = Field(default=3, description="attempts in all")
+    budget_ratio: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = Field(
+        default=0.2,
+        description="retries as a share of requests, beside 10 at first and one a second; refused connections and 429"
+        " do not count",
+    )
 
 
 class TimeoutsConfig(Section):
@@ -323,6 +352,7 @@ class Config(Section):
     discovery: DiscoveryConfig = DiscoveryConfig()
     scrape: ScrapeConfig = ScrapeConfig()
     health: HealthConfig = HealthConfig()
+    ejection: EjectionConfig = EjectionConfig()
     routing: RoutingConfig = RoutingConfig()
     kv_events: KvEventsConfig = KvEventsConfig()
     disaggregation: DisaggregationConfig = DisaggregationConfig()

@@ -13,6 +13,7 @@ GatewayError
 │   └── ShuttingDown           503 shutting_down       Retry-After
 ├── EngineError            an engine is at fault
 │   ├── UpstreamFailed         502 upstream_failed
+│   │   └── EngineStuck            the same; it makes no progress, and nothing of its answer has come
 │   └── UpstreamTimeout        504 upstream_timeout
 ├── ClientGone             499, counted and logged, never answered, never held against an endpoint
 └── ConfigError            the configuration is at fault; raised at start only
@@ -128,6 +129,10 @@ class EngineError(GatewayError):
 
 class UpstreamFailed(EngineError):
     """An engine refused the connection, broke it, or answered what is no answer."""
+
+
+class EngineStuck(UpstreamFailed):
+    """An engine was found to make no progress while a request waited for the first byte of its answer."""
 
 
 class UpstreamTimeout(EngineError):

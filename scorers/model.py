@@ -21,6 +21,7 @@ class EndpointView(NamedTuple):
     `waiting` and `running` are requests as last scraped; `in_flight` counts this gateway's own leases now;
     `sent_since_scrape` and `finished_since_scrape` count what this gateway started and ended since that scrape.
     `kv_usage` is the share of KV blocks in use, 0 to 1. `stale` is true when the scrape is too old to be believed.
+    `warmth` is how far it has warmed in since it became ready, 0 to 1.
     """
 
     name: str
@@ -35,6 +36,7 @@ class EndpointView(NamedTuple):
     finished_since_scrape: int = 0
     stale: bool = False
     labels: Mapping[str, str] = NO_LABELS
+    warmth: float = 1.0
 
 
 class RequestView(NamedTuple):

@@ -86,7 +86,7 @@ class Router:
     ) -> list[EndpointView]:
         """Leave prefill endpoints out while others, full as they may be, serve the model and have not failed it."""
         for one in self._pool:
-            usable = one.ready and one.name not in tried and request.model in one.model_ids
+            usable = one.accepting and one.name not in tried and request.model in one.model_ids
             if one.spec.role != "prefill" and usable:
                 return [view for view in views if view.role != "prefill"]
         return views

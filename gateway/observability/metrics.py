@@ -59,6 +59,9 @@ EJECTIONS = Spec(
     "twohop_endpoint_ejections_total", "counter", "Times an endpoint was taken out.", ("endpoint", "reason")
 )
 RETRIES = Spec("twohop_retries_total", "counter", "Attempts after the first.", ("reason",))
+REFUSED_RETRIES = Spec(
+    "twohop_retries_refused_total", "counter", "Retries that were not made: the budget was used up.", ("reason",)
+)
 SCRAPE_AGE = Spec("twohop_scrape_age_seconds", "gauge", "Age of an endpoint's last good scrape.", ("endpoint",))
 DISCONNECTS = Spec("twohop_client_disconnects_total", "counter", "Clients gone before their answer's end.")
 LOOP_LAG = Spec("twohop_loop_lag_seconds", "histogram", "How late the event loop woke a timer.", (), LAG_S)
@@ -83,6 +86,7 @@ SPECS = (
     READY,
     EJECTIONS,
     RETRIES,
+    REFUSED_RETRIES,
     SCRAPE_AGE,
     DISCONNECTS,
     LOOP_LAG,
@@ -209,6 +213,10 @@ class Metrics(Collector):
     def retry(self, reason: str) -> None:
         """Count one attempt after the first."""
         self._tallies[RETRIES.name].add((reason,))
+
+    def retry_refused(self, reason: str) -> None:
+        """Count one failure that was not tried elsewhere for want of budget."""
+        self._tallies[REFUSED_RETRIES.name].add((reason,))
 
     def ejected(self, endpoint: str, reason: str) -> None:
         """Count one endpoint taken out of the ready ones."""

@@ -6,8 +6,9 @@ Invariant: an endpoint that hangs, drips or lies delays no other, and its metric
 import asyncio
 import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import httpx
@@ -19,6 +20,7 @@ from gateway.discovery import Source
 from gateway.pool.endpoint import Endpoint, Model
 from gateway.pool.health import Signal, State
 from gateway.pool.scrape import BadSample, parse
+from gateway.pool.standing import StandingWatch
 from gateway.pool.store import Pool
 
 logger = logging.getLogger(__name__)
@@ -57,10 +59,25 @@ class _Followed:
     scrape_logged: bool = False
 
 
-class Watch:
-    """Follows endpoints with tasks in `group`; every change reaches the pool's listeners from the event loop."""
+def _always(_: str) -> bool:
+    """Take every endpoint for one that sends bytes."""
+    return True
 
-    def __init__(self, pool: Pool, scrape: ScrapeConfig, health: HealthConfig, group: asyncio.TaskGroup) -> None:
+
+class Watch:
+    """Follows endpoints with tasks in `group`; every change reaches the pool's listeners from the event loop.
+
+    `stirred(name)` tells whether any data-plane connection of an endpoint got a byte since it was last asked.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        scrape: ScrapeConfig,
+        health: HealthConfig,
+        group: asyncio.TaskGroup,
+        stirred: Callable[[str], bool] = _always,
+    ) -> None:
         self._pool = pool
         self._scrape = scrape
         self._health = health
@@ -68,6 +85,7 @@ class Watch:
         # Engines speak plain HTTP in this version: loading certificate authorities would outlast the first probe.
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._followed: dict[str, tuple[_Followed, asyncio.Task[None]]] = {}
+        self._standings = StandingWatch(pool, health.progress_s, stirred)
         pool.on_state.append(self._state_changed)
         pool.on_trouble.append(self._trouble)
 
@@ -104,6 +122,8 @@ class Watch:
         async with followed.client, asyncio.TaskGroup() as group:
             group.create_task(self._probe_on(followed), name=f"probe {followed.endpoint.name}")
             group.create_task(self._scrape_on(followed), name=f"scrape {followed.endpoint.name}")
+            follow = self._standings.follow(followed.endpoint, partial(post, followed.client))
+            group.create_task(follow, name=f"standing {followed.endpoint.name}")
 
     async def _probe_on(self, followed: _Followed) -> None:
         endpoint = followed.endpoint
@@ -114,7 +134,10 @@ class Watch:
                 endpoint.tell_models(verdict.models)
             endpoint.observe(verdict.signal, verdict.reason)
             _log_state(followed)
+            probed_s = monotonic_s()
             await _wait(followed.probe_now, self._pause_s(followed))
+            # Requests that fail one after the other ask for a probe each: not more often than one that is not ready.
+            await asyncio.sleep(probed_s + FIRST_PAUSE_S - monotonic_s())
 
     def _pause_s(self, followed: _Followed) -> float:
         health, interval_s = followed.endpoint.health, self._health.interval_s
@@ -180,6 +203,16 @@ async def get(client: httpx.AsyncClient, path: str, timeout_s: float) -> Answer:
         return Answer(0, problem=f"cannot connect: {error}")
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
         return Answer(0, problem=f"GET {path} failed: {error or type(error).__name__}")
+
+
+async def post(client: httpx.AsyncClient, path: str, body: bytes, timeout_s: float) -> int:
+    """POST a JSON body and return the status of the answer once it is whole; 0 where none came in `timeout_s`."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await client.post(path, content=body, headers={"content-type": "application/json"})
+    except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError):
+        return 0
+    return answer.status_code
 
 
 async def probe(client: httpx.AsyncClient, timeout_s: float) -> Verdict:

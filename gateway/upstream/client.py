@@ -155,6 +155,11 @@ class Leg:
             self.resume()
         return chunk
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended this leg before its answer was whole; None while it has not."""
+        return self._failure
+
     def pause(self) -> None:
         """Stop reading from the engine: the client does not keep up."""
         if self._connection is not None and self._connection.transport is not None:

@@ -16,7 +16,10 @@ DECIDING = (
     "gateway/wire/",
     "gateway/connectors/",
     "gateway/pool/health.py",
+    "gateway/pool/ejection.py",
+    "gateway/pool/progress.py",
     "gateway/pool/scrape.py",
+    "gateway/flowcontrol/retry_budget.py",
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

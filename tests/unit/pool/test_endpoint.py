@@ -191,6 +191,7 @@ def test_the_description_is_plain_json_and_tells_the_age_of_the_data():
         "state": "ready",
         "ready": True,
         "why_not_ready": None,
+        "ejected_for_s": None,
         "models": ["m"],
         "in_flight": 1,
         "sent_since_scrape": 1,

@@ -39,6 +39,7 @@ def endpoints(name: str = "e") -> st.SearchStrategy[EndpointView]:
         sent_since_scrape=counts,
         finished_since_scrape=counts,
         stale=st.booleans(),
+        warmth=st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.0]),
     )
 
 
@@ -239,6 +240,23 @@ def test_a_decision_picks_among_candidates_and_accounts_for_everyone(request, po
     assert all(reasons(request, endpoint) for endpoint in pool if endpoint.name in decision.candidates)
     assert (decision.picked in decision.candidates) if decision.candidates else decision.picked is None
     assert decision == decide(DEFAULT, request, pool, chance)
+
+
+@given(request=requests, pool=pools)
+@law
+def test_one_that_warms_in_is_left_out_only_for_a_warmer_one_that_can_take_the_request(request, pool):
+    kept = filter_("healthy").keep(request, pool)
+    for endpoint in pool:
+        if endpoint.ready and endpoint not in kept:
+            warmer = [one for one in kept if one.warmth > endpoint.warmth and reasons(request, one)]
+            assert warmer
+            assert endpoint.in_flight > endpoint.warmth / max(one.warmth for one in warmer) * min(
+                one.in_flight for one in warmer
+            )
+    decided = decide(DEFAULT, request, pool, 0.0).picked
+    assert (decided is None) is (
+        decide(DEFAULT, request, [one._replace(warmth=1.0) for one in pool], 0.0).picked is None
+    )
 
 
 @given(request=requests, pool=pools, chance=chances)
