@@ -102,8 +102,18 @@ def test_each_time_out_is_twice_as_long_up_to_the_longest_and_a_calm_time_makes_
 
 @pytest.mark.parametrize(
     ("status", "event"),
-    [(200, E.SUCCESS), (302, E.SUCCESS), (400, E.CALLER), (404, E.CALLER), (429, E.CALLER), (499, E.CALLER)]
-    + [(501, E.CALLER), (500, E.FAIL), (503, E.FAIL), (599, E.FAIL)],
+    [
+        (200, E.SUCCESS),
+        (302, E.SUCCESS),
+        (400, E.CALLER),
+        (404, E.CALLER),
+        (429, E.CALLER),
+        (499, E.CALLER),
+        (501, E.CALLER),
+        (500, E.FAIL),
+        (503, E.FAIL),
+        (599, E.FAIL),
+    ],
 )
 def test_a_status_blames_the_caller_or_the_engine(status, event):
     assert outcome_of(status) is event

@@ -63,7 +63,8 @@ def test_a_drained_one_that_is_ejected_too_says_that_it_drains():
 
 def test_a_trial_takes_one_request_at_a_time_whatever_was_there_before():
     endpoint = beside_others()
-    old, rooms = endpoint.lease(), []
+    rooms: list[Endpoint] = []
+    old = endpoint.lease()
     ejected(endpoint).outcome(Event.DUE, 11.0)
     assert (endpoint.ready, endpoint.accepting) == (True, True)
     endpoint.on_room = rooms.append

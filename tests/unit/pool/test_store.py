@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.pool import ejection, store
-from gateway.pool.endpoint import EndpointSpec, Model
 from gateway.pool.ejection import Event
+from gateway.pool.endpoint import Endpoint, EndpointSpec, Model
 from gateway.pool.health import Signal
 from gateway.pool.store import Pool
 
@@ -128,6 +128,12 @@ def test_a_ready_endpoint_that_gains_a_model_tells_of_room():
     assert told == ["a", "a"]
 
 
+def member(pool: Pool, name: str) -> Endpoint:
+    endpoint = pool.get(name)
+    assert endpoint is not None
+    return endpoint
+
+
 def failing(endpoint, times: int = 5) -> None:
     for _ in range(times):
         endpoint.outcome(Event.FAIL, 1.0, "answered 500")
@@ -177,11 +183,11 @@ def test_however_many_fail_one_stays_and_what_it_counted_holds_once_another_is_b
 
 
 def lose_by_health(pool: Pool) -> None:
-    pool.get("b").observe(Signal.LOADING, "loading")
+    member(pool, "b").observe(Signal.LOADING, "loading")
 
 
 def lose_by_drain(pool: Pool) -> None:
-    pool.get("b").drain()
+    member(pool, "b").drain()
 
 
 def lose_by_leaving(pool: Pool) -> None:
@@ -189,28 +195,28 @@ def lose_by_leaving(pool: Pool) -> None:
 
 
 def lose_the_model(pool: Pool) -> None:
-    pool.get("b").tell_models([Model("n", {"id": "n"})])
+    member(pool, "b").tell_models([Model("n", {"id": "n"})])
 
 
 @pytest.mark.parametrize("lose", [lose_by_health, lose_by_drain, lose_by_leaving, lose_the_model])
 def test_an_ejected_endpoint_comes_back_at_once_when_the_last_other_is_lost(lose):
     pool = pool_of(a=("m",), b=("m",))
-    failing(pool.get("a"))
+    failing(member(pool, "a"))
     lose(pool)
-    assert pool.get("a").free
+    assert member(pool, "a").free
 
 
 def test_one_that_gave_no_token_does_not_come_back_for_that():
     pool = pool_of(a=("m",), b=("m",))
-    pool.get("a").outcome(Event.STUCK, 1.0, "gave no token")
+    member(pool, "a").outcome(Event.STUCK, 1.0, "gave no token")
     lose_by_leaving(pool)
-    assert not pool.get("a").ready
+    assert not member(pool, "a").ready
 
 
 def test_listeners_hear_of_an_ejection_its_trial_and_its_end():
     pool, heard = pool_of(a=("m",), b=("m",)), []
     pool.on_standing.append(lambda one: heard.append((one.name, one.standing.state, one.ready)))
-    a = pool.get("a")
+    a = member(pool, "a")
     failing(a)
     a.outcome(Event.DUE, 3.0)
     a.outcome(Event.SUCCESS, 3.1)
