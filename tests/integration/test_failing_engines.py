@@ -200,7 +200,7 @@ async def test_retries_end_when_their_budget_is_used_up_and_the_engines_failure_
         call.answer(503, {"error": {"message": "overloaded"}})
 
     async with fake_engine(fail) as bad, fake_engine() as good:
-        sections = {"ejection": NEVER_OUT, "retries": {"budget_ratio": 0.0}}
+        sections: dict[str, Any] = {"ejection": NEVER_OUT, "retries": {"budget_ratio": 0.0}}
         async with run_gateway(named(bad=bad, good=good), **sections) as gateway:
             statuses: list[int] = []
             while statuses.count(502) < 3:
