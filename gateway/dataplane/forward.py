@@ -25,6 +25,7 @@ NOT_FOUND = 404
 TOO_MANY_REQUESTS = 429
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _STREAM_ERROR = b'data: {"error"'
+_TIMER_EARLY_S = 0.01  # a timer may come a little before its time; then too the request's own time was over
 _SUCCESS = Event.SUCCESS
 # The engine has done no work for these, so that trying elsewhere adds none; the attempts bound them.
 _FREE_OF_BUDGET = frozenset({"connect", "429", "no_progress"})
@@ -74,7 +75,7 @@ class Forwarder:
         self,
         exchange: Exchange,
         lease: Lease,
-        body_after: Callable[[UpstreamFailed | None], bytes],
+        body_after: Callable[[UpstreamFailed | None], bytes | bytearray],
         another: Callable[[Collection[str]], Lease | None],
     ) -> Leg:
         """Return an opened leg whose answer can go to the client.
@@ -129,12 +130,12 @@ class Forwarder:
                 self._budget.spend()
         return lease
 
-    async def _attempt(self, exchange: Exchange, lease: Lease, body: bytes) -> Leg:
+    async def _attempt(self, exchange: Exchange, lease: Lease, body: bytes | bytearray) -> Leg:
         endpoint = lease.endpoint
         leg = self._engines.leg(endpoint, self._timeouts, monotonic_s() - exchange.started_s)
         leg.on_over = lease.release  # not when the client has taken the answer: it may never do so
         exchange.wait_for(leg)
-        late_s = exchange.started_s + self._timeouts.total_s
+        late_s = exchange.started_s + self._timeouts.total_s - _TIMER_EARLY_S
         endpoint.waiting.add(leg)
         try:
             await self._open(exchange, endpoint, leg, body)
@@ -153,9 +154,9 @@ class Forwarder:
         endpoint.outcome(event, now_s)
         return leg
 
-    async def _open(self, exchange: Exchange, endpoint: Endpoint, leg: Leg, body: bytes) -> None:
-        lines = to_engine(exchange.scope["headers"], exchange.engine_request_id)
-        await leg.open(request_head(b"POST", exchange.target, endpoint, lines, len(body)), body)
+    async def _open(self, exchange: Exchange, endpoint: Endpoint, leg: Leg, body: bytes | bytearray) -> None:
+        lines = to_engine(exchange.client.headers, exchange.engine_request_id)
+        await leg.open(request_head(b"POST", exchange.client.target, endpoint, lines, len(body)), body)
         if leg.status in _RETRIED:
             raise await _refused(leg)
         if not leg.complete and _whole_answer(leg):

@@ -55,12 +55,12 @@ class PrefillLeg:
         exchange.wait_for(leg)
         body = self._connector.prefill_body(request.members)
         # The answer is read here, so it must come as it is.
-        headers = [header for header in exchange.scope["headers"] if header[0] != b"accept-encoding"]
+        headers = [header for header in exchange.client.headers if header[0] != b"accept-encoding"]
         lines = to_engine(headers, exchange.engine_request_id)
         endpoint = lease.endpoint
         endpoint.waiting.add(leg)
         try:
-            await leg.open(request_head(b"POST", exchange.target, endpoint, lines, len(body)), body)
+            await leg.open(request_head(b"POST", exchange.client.target, endpoint, lines, len(body)), body)
             answer = await leg.read(_ANSWER_BYTES)
         finally:
             endpoint.waiting.discard(leg)
