@@ -21,6 +21,7 @@ from gateway.upstream.hop_headers import to_engine
 
 # A whole answer of this size is read before its head goes out, so that an engine's death in it can be mended.
 WHOLE_ANSWER_BYTES = 1 << 20
+BAD_REQUEST = 400
 NOT_FOUND = 404
 TOO_MANY_REQUESTS = 429
 _RETRIED = frozenset({429, 500, 502, 503, 504})
@@ -146,7 +147,7 @@ class Forwarder:
             endpoint.waiting.discard(leg)
         now_s = monotonic_s()
         exchange.receipt.ttft_s = now_s - exchange.started_s
-        event = outcome_of(leg.status)
+        event = _SUCCESS if leg.status < BAD_REQUEST else outcome_of(leg.status)
         if event is _SUCCESS and not leg.complete:
             event, leg.on_over = Event.BEGUN, _rest_of(leg, lease, late_s)
         elif leg.status == NOT_FOUND and exchange.receipt.model in endpoint.model_ids:

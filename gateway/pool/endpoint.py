@@ -146,6 +146,7 @@ class Endpoint:
         self._warming = warm_in_s > 0
         self._warming_since_s: float | None = None
         self._calm = True
+        self._on_trial = False
         self._successes = 0
         self._trial: Lease | None = None
         self._why_out = ""
@@ -178,7 +179,7 @@ class Endpoint:
         self._sent += 1
         self._view = None
         lease = Lease(self)
-        if self.standing.state is ejection.State.TRIAL:
+        if self._on_trial:
             self._trial, self.accepting = lease, False
         return lease
 
@@ -299,7 +300,7 @@ class Endpoint:
         before, self.standing, self._calm = self.standing, after, after.calm
         if after.state is before.state:
             return
-        self._trial = None
+        self._trial, self._on_trial = None, after.state is ejection.State.TRIAL
         if after.state is ejection.State.OUT:
             self._why_out = why[:_REASON_CHARS]
         elif after.state is ejection.State.IN:
