@@ -16,7 +16,8 @@ from gateway.api.edges import build_edges
 from gateway.api.inference import InferenceRoutes
 from gateway.api.server import Server
 from gateway.clock import chance, monotonic_s
-from gateway.config import Config, split_address
+from gateway.config import Config
+from gateway.config_types import split_address
 from gateway.dataplane.forward import Forwarder
 from gateway.dataplane.handle import DataPlane, stopping_error
 from gateway.dataplane.route import Router
@@ -36,6 +37,7 @@ from gateway.pool.watch import Watch
 from gateway.prefix.index import PrefixIndex
 from gateway.upstream.client import LegTimeouts
 from gateway.upstream.engines import Engines
+from gateway.upstream.tls import Tls
 from scorers.profile import Profile
 from scorers.registry import build_profile
 
@@ -57,6 +59,7 @@ class Parts:
     metrics: Metrics
     receipts: Receipts
     data_plane: DataPlane
+    tls: Tls
 
 
 class Gateway:
@@ -97,7 +100,7 @@ class Gateway:
 
     async def _run(self, parts: Parts, served: list[tuple[Server, socket.socket]]) -> None:
         async with asyncio.TaskGroup() as group:
-            watch = Watch(parts.pool, self.config.scrape, self.config.health, group)
+            watch = Watch(parts.pool, self.config.scrape, self.config.health, group, parts.tls, parts.engines.stirred)
             source = StaticSource(self.config.discovery.static.endpoints)
             background = [
                 group.create_task(watch.run(source), name="discovery"),
@@ -159,7 +162,8 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         _ejection_limits(config),
         config.health.warm_in_s,
     )
-    engines = Engines(loop)
+    tls = Tls(config.upstream_tls.settings)
+    engines = Engines(loop, config.max_connections, tls)
     index = PrefixIndex(INDEX_BLOCKS_PER_ENDPOINT)
     admission = Admission(pool, flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s, monotonic_s)
     metrics = Metrics(lambda: _readings(pool), lambda: {BAND: admission.waiting})
@@ -194,7 +198,7 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         receipt_headers=config.routing.receipt_headers,
         stopping=stopping,
     )
-    return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane)
+    return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane, tls)
 
 
 def run_until_signal(config: Config) -> None:

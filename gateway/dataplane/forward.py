@@ -15,7 +15,7 @@ from gateway.flowcontrol.retry_budget import RetryBudget
 from gateway.observability.metrics import Metrics
 from gateway.pool.ejection import Event, outcome_of
 from gateway.pool.endpoint import Endpoint, Lease
-from gateway.upstream.client import AnswerTooLong, ConnectFailed, Leg, LegTimeouts
+from gateway.upstream.client import AllInUse, AnswerTooLong, ConnectFailed, Leg, LegTimeouts
 from gateway.upstream.engines import Engines, request_head
 from gateway.upstream.hop_headers import to_engine
 
@@ -170,8 +170,10 @@ class Forwarder:
 
 
 def _blame(endpoint: Endpoint, error: EngineError, late_s: float) -> None:
-    """Tell `endpoint` what its failure was; nothing where the request's own time was over."""
+    """Tell `endpoint` what its failure was; nothing where our own limits ended it, or the request's time was over."""
     now_s = monotonic_s()
+    if isinstance(error, AllInUse):
+        return
     if isinstance(error, ConnectFailed):
         endpoint.connect_failed(error.message)
     if isinstance(error, AnswerRefused):

@@ -7,7 +7,7 @@ from gateway.errors import EngineStuck, UpstreamFailed, UpstreamTimeout
 from gateway.observability.metrics import Metrics
 from gateway.pool.ejection import Event, outcome_of
 from gateway.pool.endpoint import Lease
-from gateway.upstream.client import ConnectFailed, LegTimeouts
+from gateway.upstream.client import AllInUse, ConnectFailed, LegTimeouts
 from gateway.upstream.engines import Engines, request_head
 from gateway.upstream.hop_headers import to_engine
 
@@ -31,8 +31,9 @@ class PrefillLeg:
         try:
             result = await self._ask(exchange, request, lease)
         except ConnectFailed as error:
-            endpoint.connect_failed(error.message)
-            endpoint.outcome(Event.FAIL, monotonic_s(), error.message)
+            if not isinstance(error, AllInUse):
+                endpoint.connect_failed(error.message)
+                endpoint.outcome(Event.FAIL, monotonic_s(), error.message)
             result = "prefill_connect"
         except UpstreamTimeout as error:
             endpoint.outcome(Event.SILENT, monotonic_s(), error.message)

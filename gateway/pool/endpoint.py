@@ -28,7 +28,10 @@ class Abortable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EndpointSpec:
-    """What discovery tells of an endpoint; `url` has no trailing slash, `host` no brackets, `port` is a number."""
+    """What discovery tells of an endpoint; `url` has no trailing slash, `host` no brackets, `port` is a number.
+
+    `tls`: it speaks https. `authority` is what a request's `host` header says.
+    """
 
     name: str
     url: str
@@ -36,6 +39,13 @@ class EndpointSpec:
     port: int
     role: Role = "both"
     labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
+    tls: bool = False
+    authority: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Make what every request to it says once."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        object.__setattr__(self, "authority", f"{host}:{self.port}".encode("ascii"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from gateway.pool.scrape import BadSample, parse
 from gateway.pool.standing import StandingWatch
 from gateway.pool.store import Pool
 from gateway.upstream.fetch import Answer, Fetcher
+from gateway.upstream.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +67,14 @@ class Watch:
         scrape: ScrapeConfig,
         health: HealthConfig,
         group: asyncio.TaskGroup,
+        tls: Tls | None = None,
         stirred: Callable[[str], bool] = _always,
     ) -> None:
         self._pool = pool
         self._scrape = scrape
         self._health = health
         self._group = group
+        self._tls = tls
         self._followed: dict[str, tuple[_Followed, asyncio.Task[None]]] = {}
         self._standings = StandingWatch(pool, health.progress_s, stirred)
         pool.on_state.append(self._state_changed)
@@ -88,7 +91,7 @@ class Watch:
 
     def start(self, endpoint: Endpoint) -> None:
         """Probe and scrape `endpoint` from now on."""
-        client = Fetcher(endpoint.spec, asyncio.get_running_loop())
+        client = Fetcher(endpoint.spec, asyncio.get_running_loop(), self._tls)
         followed = _Followed(endpoint, client)
         task = self._group.create_task(self._follow(followed), name=f"watch {endpoint.name}")
         self._followed[endpoint.name] = (followed, task)

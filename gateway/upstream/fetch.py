@@ -10,6 +10,9 @@ from gateway.errors import EngineError, UpstreamFailed, UpstreamTimeout
 from gateway.pool.endpoint import EndpointSpec
 from gateway.upstream.client import AnswerTooLong, ConnectFailed, Leg, LegTimeouts
 from gateway.upstream.pool import ConnectionPool
+from gateway.upstream.tls import Tls
+
+MAX_CONNECTIONS = 4
 
 _POSTED_ANSWER_BYTES = 1 << 20
 
@@ -25,17 +28,16 @@ class Answer(NamedTuple):
 class Fetcher:
     """Asks one endpoint over a few connections of its own, so that it waits for no request and no request for it."""
 
-    def __init__(self, spec: EndpointSpec, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, spec: EndpointSpec, loop: asyncio.AbstractEventLoop, tls: Tls | None = None) -> None:
         self._loop = loop
-        self._pool = ConnectionPool(spec.host, spec.port, loop)
-        host = f"[{spec.host}]" if ":" in spec.host else spec.host
-        self._lines = f"host: {host}:{spec.port}\r\nuser-agent: twohop\r\naccept-encoding: identity\r\n"
+        self._pool = ConnectionPool(spec.host, spec.port, loop, MAX_CONNECTIONS, (tls or Tls()) if spec.tls else None)
+        self._lines = b"host: %b\r\nuser-agent: twohop\r\naccept-encoding: identity\r\n\r\n" % spec.authority
 
     async def get(self, path: str, timeout_s: float, limit_bytes: int) -> Answer:
         """GET `path`; the whole answer has `timeout_s` and `limit_bytes`. Never raises but for cancellation."""
         leg = Leg("", self._pool, LegTimeouts(timeout_s, timeout_s, timeout_s, timeout_s), self._loop)
         try:
-            await leg.open(f"GET {path} HTTP/1.1\r\n{self._lines}\r\n".encode("ascii"), b"")
+            await leg.open(b"GET %b HTTP/1.1\r\n%b" % (path.encode("ascii"), self._lines), b"")
             return Answer(leg.status, await leg.read(limit_bytes))
         except UpstreamTimeout:
             return Answer(0, problem=f"GET {path} gave no whole answer in {timeout_s:g} s")
@@ -51,9 +53,10 @@ class Fetcher:
     async def post(self, path: str, body: bytes, timeout_s: float) -> int:
         """POST a JSON body; return the status once the answer is whole, 0 where none came. Never raises likewise."""
         leg = Leg("", self._pool, LegTimeouts(timeout_s, timeout_s, timeout_s, timeout_s), self._loop)
-        more = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        more = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+        lines = self._lines.removesuffix(b"\r\n") + more
         try:
-            await leg.open(f"POST {path} HTTP/1.1\r\n{self._lines}{more}\r\n".encode("ascii"), body)
+            await leg.open(b"POST %b HTTP/1.1\r\n%b" % (path.encode("ascii"), lines), body)
             await leg.read(_POSTED_ANSWER_BYTES)
         except EngineError:
             return 0

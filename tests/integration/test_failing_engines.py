@@ -153,6 +153,18 @@ async def test_a_client_that_leaves_is_held_against_nobody():
             assert all(one.standing.calm for one in gateway.parts.pool)
 
 
+async def test_our_own_bound_on_connections_is_held_against_nobody():
+    sections: dict[str, Any] = {"upstream": {"max_connections": 1}, "timeouts": {"connect_s": 0.05}}
+    async with fake_engine(no_answer) as engine, run_gateway([engine.url], **sections) as gateway:
+        first = asyncio.create_task(send(gateway))
+        await gateway.until(lambda: engine.calls, "the first call")
+        assert [await send(gateway) for _ in range(6)] == [502] * 6
+        (endpoint,) = gateway.parts.pool
+        assert (endpoint.ready, endpoint.health.fails, endpoint.standing.calm) == (True, 0, True)
+        first.cancel()
+        await gateway.until_idle()
+
+
 async def test_a_trial_is_one_request_at_a_time():
     hold = asyncio.Event()
     failing = True

@@ -16,7 +16,9 @@ from gateway.pool.endpoint import Endpoint
 from gateway.pool.store import Pool
 from gateway.pool.watch import Watch
 from tests.fakes.engine import Call, FakeEngine, fake_engine
+from tests.gateways import run_gateway
 
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 QUICK = ejection.Limits(first_s=0.05, longest_s=0.1)
 
 
@@ -50,7 +52,7 @@ async def under_requests(
     async with fake_engine(answers) as engine, fake_engine() as other, asyncio.TaskGroup() as group:
         pool = Pool(ejection_limits=QUICK)
         health = HealthConfig(interval_s=0.05, timeout_s=3, progress_s=progress_s)
-        watch = Watch(pool, ScrapeConfig(), health, group, stirred)
+        watch = Watch(pool, ScrapeConfig(), health, group, stirred=stirred)
         listed = [{"url": engine.url, "name": "a"}, {"url": other.url, "name": "b"}]
         await watch.run(StaticSource(EndpointConfig.model_validate(one) for one in listed))
         try:
@@ -140,3 +142,40 @@ async def test_progress_0_asks_nobody_and_an_ejection_for_silence_still_ends_wit
         assert not endpoint.ready
         await until(lambda: endpoint.ready)
         assert len(answers.asked) == 1
+
+
+async def test_requests_on_an_engine_that_hangs_are_served_elsewhere_and_it_comes_back():
+    answers = Answers()
+    answers.hangs = True
+    async with fake_engine(answers) as hung, fake_engine() as good:
+        listed = [{"url": hung.url, "name": "hung"}, {"url": good.url, "name": "good"}]
+        sections: dict[str, Any] = {"health": {"progress_s": 0.2}, "ejection": {"first_s": 0.05, "longest_s": 0.1}}
+        async with run_gateway(listed, **sections) as gateway:
+            endpoint = gateway.parts.pool.get("hung")
+            assert endpoint is not None
+            posts = [gateway.client.post("/v1/chat/completions", json=CHAT) for _ in range(12)]
+            assert {reply.status_code for reply in await asyncio.gather(*posts)} == {200}
+            assert endpoint.standing.reason == "no_progress"
+            metrics = await gateway.metrics()
+            assert 'twohop_endpoint_ejections_total{endpoint="hung",reason="no_progress"}' in metrics
+            assert 'twohop_retries_total{reason="no_progress"}' in metrics
+            answers.hangs = False
+            async with asyncio.timeout(10):
+                while not endpoint.free:
+                    assert (await gateway.client.post("/v1/chat/completions", json=CHAT)).status_code == 200
+            await gateway.until_idle()
+
+
+async def test_an_engine_that_streams_slowly_but_streams_is_not_asked():
+    async def drip(call: Call) -> None:
+        call.start_stream()
+        for _ in range(40):
+            call.chunk(b"data: token\n\n")
+            await call.writer.drain()
+            await asyncio.sleep(0.02)
+        call.end_stream()
+
+    async with fake_engine(drip) as slow, run_gateway([slow.url], health={"progress_s": 0.4}) as gateway:
+        reply = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+        assert reply.content == b"data: token\n\n" * 40
+        assert len(slow.calls) == 1
