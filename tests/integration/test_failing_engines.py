@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from gateway.clock import monotonic_s
+from gateway.errors import UpstreamFailed
 from gateway.pool.ejection import Event, State
+from gateway.upstream.client import LegTimeouts
 from tests.fakes.engine import Call, fake_engine, ok
 from tests.gateways import Running, run_gateway
 
@@ -154,15 +156,21 @@ async def test_a_client_that_leaves_is_held_against_nobody():
 
 
 async def test_our_own_bound_on_connections_is_held_against_nobody():
-    sections: dict[str, Any] = {"upstream": {"max_connections": 1}, "timeouts": {"connect_s": 0.05}}
+    sections: dict[str, Any] = {
+        "upstream": {"max_connections": 1},
+        "flow_control": {"max_in_flight_per_endpoint": 1},
+        "timeouts": {"connect_s": 0.02},
+    }
     async with fake_engine(no_answer) as engine, run_gateway([engine.url], **sections) as gateway:
-        first = asyncio.create_task(send(gateway))
-        await gateway.until(lambda: engine.calls, "the first call")
-        assert [await send(gateway) for _ in range(6)] == [502] * 6
         (endpoint,) = gateway.parts.pool
+        leg = gateway.parts.engines.leg(endpoint, LegTimeouts(5, 5, 5, 5))  # holds the only connection, and no lease
+        holds = asyncio.create_task(leg.open(b"POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n", b""))
+        await gateway.until(lambda: engine.calls, "the connection to be in use")
+        assert [await send(gateway) for _ in range(6)] == [502] * 6
         assert (endpoint.ready, endpoint.health.fails, endpoint.standing.calm) == (True, 0, True)
-        first.cancel()
-        await gateway.until_idle()
+        leg.abort(UpstreamFailed("enough"))
+        with pytest.raises(UpstreamFailed):
+            await holds
 
 
 async def test_a_trial_is_one_request_at_a_time():
