@@ -68,6 +68,14 @@ class EndpointConfig(Section):
             refuse(f"{value!r} holds what cannot be printed")
         return value
 
+    @field_validator("labels")
+    @classmethod
+    def _check_labels(cls, value: dict[str, str]) -> dict[str, str]:
+        for text in (*value, *value.values()):
+            if not text.isprintable():
+                refuse(f"{text!r} holds what cannot be printed")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _default_name(cls, data: Any) -> Any:
@@ -314,7 +322,13 @@ class StateConfig(Section):
 class DrainConfig(Section):
     """How the gateway stops."""
 
-    grace_s: Seconds = Field(default=60.0, description="seconds for requests in flight to end after SIGTERM")
+    grace_s: Seconds = Field(
+        default=60.0, description="seconds for requests in flight to end, after SIGTERM and delay_s"
+    )
+    delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = Field(
+        default=0.0,
+        description="seconds after SIGTERM in which new requests are still served, while health checks say 503",
+    )
 
 
 class Config(Section):

@@ -1,4 +1,4 @@
-"""What the sections of the configuration are made of: kinds of values, and the model that each section is."""
+"""What the configuration's models are made of: checked kinds of values, and the section that they stand in."""
 
 import ipaddress
 from typing import Annotated, Any, NoReturn
@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 
 def refuse(message: str) -> NoReturn:
-    """Say what is wrong with a value, as the end of a sentence."""
+    """Refuse the value that is being checked; `message` says what is wrong with it."""
     raise PydanticCustomError("twohop", "{message}", {"message": message})
 
 

@@ -43,6 +43,10 @@ class Router:
         self._mode, self._max_in_flight = mode, max_in_flight
         self._clock, self._chance = clock, chance
 
+    def configure(self, profile: Profile, mode: str, max_in_flight: int) -> None:
+        """Decide by these from now on, for requests that wait too."""
+        self._profile, self._mode, self._max_in_flight = profile, mode, max_in_flight
+
     def plan(self, exchange: Exchange, request: InferenceRequest) -> Plan | None:
         """Return the route with its leases taken, or None where nobody can take the request now."""
         views = self._views()
@@ -51,7 +55,7 @@ class Router:
         reason = request.one_hop_reason
         if reason is None:
             reason = "mode_never" if self._mode == "never" else "no_pair"
-            if self._mode != "never":
+            if self._mode != "never" and self._pool.has_roles:
                 pair = self._pair(exchange, request, views, known)
                 if pair is not None:
                     return pair
@@ -85,6 +89,8 @@ class Router:
         self, request: InferenceRequest, views: list[EndpointView], tried: Collection[str] = ()
     ) -> list[EndpointView]:
         """Leave prefill endpoints out while others, full as they may be, serve the model and have not failed it."""
+        if not self._pool.has_roles:
+            return views
         for one in self._pool:
             usable = one.accepting and one.name not in tried and request.model in one.model_ids
             if one.spec.role != "prefill" and usable:

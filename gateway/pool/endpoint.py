@@ -99,11 +99,6 @@ def _ignore(_: "Endpoint") -> None:
     """Tell nobody."""
 
 
-def _nobody_else(_: "Endpoint") -> bool:
-    """Return what holds of an endpoint outside a pool."""
-    return True
-
-
 class Endpoint:
     """Mutable state of one engine, changed on the event loop only.
 
@@ -113,10 +108,9 @@ class Endpoint:
 
     `on_room` is called when it becomes ready or a lease comes back; `on_state` after each change between ready and
     not ready; `on_identity_change` when another process, model list or role is seen behind the same name, so that what
-    was learned of the old one (prefix index, pooled connections) can be dropped; `on_trouble` when a request could not
-    connect or did not find a model, so that it is probed at once; `on_models` when it told another model list;
-    `on_standing` when it was ejected, is tried again or is back. `is_last` says whether nobody else is left for one of
-    its models.
+    was learned of the old one can be dropped; `on_trouble` when a request could not connect or did not find a model, so
+    that it is probed at once; `on_models` when it told another model list; `on_standing` when it was ejected, is tried
+    again or is back. `is_last` says whether nobody else is left for one of its models.
     """
 
     def __init__(
@@ -148,7 +142,7 @@ class Endpoint:
         self.on_trouble: Callable[[Endpoint], None] = _ignore
         self.on_models: Callable[[Endpoint], None] = _ignore
         self.on_standing: Callable[[Endpoint], None] = _ignore
-        self.is_last: Callable[[Endpoint], bool] = _nobody_else
+        self.is_last: Callable[[Endpoint], bool] = lambda _: True  # of an endpoint outside a pool
         self._limits = limits or Limits()
         self._ejection_limits = ejection_limits or ejection.Limits()
         self._stale_after_s = stale_after_s
@@ -163,7 +157,8 @@ class Endpoint:
         self._sent = 0
         self._finished = 0
         self._mark = ScrapeMark(NEVER_S, 0, 0)
-        self._view: EndpointView | None = None
+        self.kept_view: EndpointView | None = None
+        self.fresh_until_s = NEVER_S
 
     @property
     def free(self) -> bool:
@@ -187,7 +182,7 @@ class Endpoint:
         """Take a slot for one request; the caller releases it on every path."""
         self.in_flight += 1
         self._sent += 1
-        self._view = None
+        self.kept_view = None
         lease = Lease(self)
         if self._on_trial:
             self._trial, self.accepting = lease, False
@@ -196,17 +191,19 @@ class Endpoint:
     def _give_back(self, lease: Lease) -> None:
         self.in_flight -= 1
         self._finished += 1
-        self._view = None
+        self.kept_view = None
         if lease is self._trial:
             self._trial, self.accepting = None, self.ready
         self.on_room(self)
 
     def view(self, now_s: float) -> EndpointView:
         """Return this endpoint as a decision sees it at `now_s` (monotonic); the same object while nothing changed."""
-        view = self._view
-        stale = now_s - self._mark.started_s > self._stale_after_s
+        stale_from_s = self._mark.started_s + self._stale_after_s
+        stale = now_s > stale_from_s
+        view = self.kept_view
         if view is None or view.stale is not stale or self._warming:
-            view = self._view = self._make_view(stale, self._warmth(now_s) if self._warming else 1.0)
+            view = self.kept_view = self._make_view(stale, self._warmth(now_s) if self._warming else 1.0)
+            self.fresh_until_s = NEVER_S if self._warming else float("inf") if stale else stale_from_s
         return view
 
     def _warmth(self, now_s: float) -> float:
@@ -221,7 +218,7 @@ class Endpoint:
 
     def _cool(self) -> None:
         """Begin to warm in."""
-        self._warming, self._warming_since_s, self._view = self._warm_in_s > 0, None, None
+        self._warming, self._warming_since_s, self.kept_view = self._warm_in_s > 0, None, None
 
     def _make_view(self, stale: bool, warmth: float) -> EndpointView:
         load, spec = self.load, self.spec
@@ -256,7 +253,7 @@ class Endpoint:
         self.load = load
         self.scrape_error = None
         self._mark = mark
-        self._view = None
+        self.kept_view = None
 
     def refuse_scrape(self, reason: str) -> None:
         """Note a failed scrape; the old figures stay, and turn stale with time."""
@@ -268,7 +265,7 @@ class Endpoint:
         if told == self.models:
             return
         before, after = _own_models(self.models), _own_models(told)
-        self.models, self.model_ids, self._view = told, frozenset(model.id for model in told), None
+        self.models, self.model_ids, self.kept_view = told, frozenset(model.id for model in told), None
         if before and before != after:
             self._change_identity()
         self.on_models(self)
@@ -329,11 +326,25 @@ class Endpoint:
         self.draining = on
         self._after_state()
 
+    def relabel(self, spec: EndpointSpec) -> None:
+        """Take on another spec of the same engine: same name, address and role, other labels."""
+        self.spec = spec
+        self.kept_view = None
+
+    def configure(
+        self, limits: Limits, stale_after_s: float, ejection_limits: ejection.Limits | None, warm_in_s: float
+    ) -> None:
+        """Judge by other limits from now on."""
+        self._limits, self._stale_after_s = limits, stale_after_s
+        self._ejection_limits = ejection_limits or ejection.Limits()
+        self._warm_in_s, self._warming = warm_in_s, self._warming and warm_in_s > 0
+        self.kept_view = None
+
     def leave(self) -> None:
         """Be out of the pool for good: not ready, and telling nobody; leases still out come back as before."""
         self.gone = True
         self.ready = self.accepting = False
-        self._view = None
+        self.kept_view = None
         self.on_room = self.on_state = self.on_identity_change = self.on_trouble = self.on_models = _ignore
         self.on_standing = _ignore
 
@@ -342,7 +353,7 @@ class Endpoint:
         out = self.draining or self.gone or self.standing.state is ejection.State.OUT
         self.ready = self.health.state is State.READY and not out
         self.accepting = self.ready and self._trial is None
-        self._view = None
+        self.kept_view = None
         if self.ready is before:
             return
         self.on_state(self)

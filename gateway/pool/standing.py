@@ -38,11 +38,24 @@ class StandingWatch:
     async def follow(self, endpoint: Endpoint, post: Post) -> None:
         """Follow `endpoint` until cancelled."""
         news = self._news[endpoint.name] = asyncio.Event()
+        try:
+            await self._follow(endpoint, post, news)
+        finally:
+            if self._news.get(endpoint.name) is news:
+                del self._news[endpoint.name]
+
+    def configure(self, progress_s: float) -> None:
+        """Have other patience from now on."""
+        self._progress_s = progress_s
+        for news in self._news.values():
+            news.set()
+
+    async def _follow(self, endpoint: Endpoint, post: Post, news: asyncio.Event) -> None:
         silence = Silence()
-        tick_s = self._progress_s / TICKS or None
         while True:
             news.clear()
             standing = endpoint.standing
+            tick_s = self._progress_s / TICKS or None
             if standing.state is ejection.State.OUT:
                 silence = Silence()
                 await _elapse(news, standing.until_s - monotonic_s())

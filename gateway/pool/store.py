@@ -4,6 +4,7 @@ Invariant: every callback runs synchronously inside the change that caused it, o
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gateway.clock import monotonic_s
@@ -48,6 +49,7 @@ class Pool:
         self._warm_in_s = warm_in_s
         self._endpoints: dict[str, Endpoint] = {}
         self._remembered: dict[str, None] = {}
+        self._has_roles = False
         self._served: dict[str, Mapping[str, Any]] | None = None
 
     def __len__(self) -> int:
@@ -55,6 +57,10 @@ class Pool:
 
     def __iter__(self) -> Iterator[Endpoint]:
         return iter(tuple(self._endpoints.values()))
+
+    def each(self) -> Iterable[Endpoint]:
+        """Return the endpoints as they are, without a copy: for a look that changes nothing."""
+        return self._endpoints.values()
 
     def get(self, name: str) -> Endpoint | None:
         """Return the endpoint called `name`, or None."""
@@ -73,6 +79,7 @@ class Pool:
         endpoint.on_standing = lambda one: _tell(self.on_standing, one)
         endpoint.is_last = self._is_last
         self._endpoints[spec.name] = endpoint
+        self._has_roles = self._has_roles or spec.role != "both"
         _tell(self.on_state, endpoint)
         return endpoint
 
@@ -81,14 +88,35 @@ class Pool:
         endpoint = self._endpoints.pop(name, None)
         if endpoint is None:
             return None
+        self._has_roles = any(one.spec.role != "both" for one in self._endpoints.values())
         endpoint.leave()
         _tell(self.on_identity_change, endpoint)
         self._state_changed(endpoint)
         return endpoint
 
+    def configure(
+        self,
+        limits: Limits,
+        stale_after_s: float,
+        ejection_limits: ejection.Limits | None = None,
+        warm_in_s: float = 0.0,
+    ) -> None:
+        """Judge every endpoint, now there or to come, by these limits from now on."""
+        self._limits, self._stale_after_s = limits, stale_after_s
+        self._ejection_limits, self._warm_in_s = ejection_limits, warm_in_s
+        for endpoint in self._endpoints.values():
+            endpoint.configure(limits, stale_after_s, ejection_limits, warm_in_s)
+
     def reconcile(self, specs: Iterable[EndpointSpec]) -> tuple[list[Endpoint], list[Endpoint]]:
-        """Make the pool hold exactly `specs`; return (added, removed). A changed spec is a removal and an addition."""
+        """Make the pool hold exactly `specs`; return (added, removed).
+
+        Other labels are taken on; any other change of a spec is a removal and an addition.
+        """
         wanted = {spec.name: spec for spec in specs}
+        for one in self:
+            spec = wanted.get(one.name)
+            if spec is not None and spec != one.spec and replace(spec, labels=one.spec.labels) == one.spec:
+                one.relabel(spec)
         gone = [one.name for one in self if wanted.get(one.name) != one.spec]
         removed = [endpoint for name in gone if (endpoint := self.remove(name)) is not None]
         added = [self.add(spec) for name, spec in wanted.items() if name not in self._endpoints]
@@ -96,7 +124,17 @@ class Pool:
 
     def views(self, now_s: float) -> list[EndpointView]:
         """Return every endpoint, ready or not, as a decision sees it at `now_s` (monotonic)."""
-        return [endpoint.view(now_s) for endpoint in self._endpoints.values()]
+        return [
+            view
+            if (view := endpoint.kept_view) is not None and now_s < endpoint.fresh_until_s
+            else endpoint.view(now_s)
+            for endpoint in self._endpoints.values()
+        ]
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether any endpoint is for prefill or decode alone, so that roles matter at all."""
+        return self._has_roles
 
     def any_ready(self) -> bool:
         """Whether at least one endpoint may get requests now."""

@@ -15,9 +15,11 @@ DECIDING = (
     "gateway/prefix/",
     "gateway/wire/",
     "gateway/connectors/",
+    "gateway/config_diff.py",
     "gateway/pool/health.py",
     "gateway/pool/ejection.py",
     "gateway/pool/progress.py",
+    "gateway/pool/overrides.py",
     "gateway/pool/scrape.py",
     "gateway/flowcontrol/retry_budget.py",
 )
