@@ -15,7 +15,7 @@ from gateway.pool.ejection import Event, State
 from gateway.pool.endpoint import Endpoint
 from gateway.pool.store import Pool
 from gateway.pool.watch import Watch
-from tests.fakes.engine import Call, FakeEngine, fake_engine
+from tests.fakes.engine import Call, fake_engine
 from tests.gateways import run_gateway
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -47,7 +47,7 @@ async def until(true: Any) -> None:
 @asynccontextmanager
 async def under_requests(
     answers: Answers, progress_s: float = 0.08, stirred: Any = lambda _: False
-) -> AsyncIterator[tuple[Endpoint, FakeEngine]]:
+) -> AsyncIterator[tuple[Endpoint, Watch]]:
     """Watch an engine that holds a request and sends no byte, beside another of its model."""
     async with fake_engine(answers) as engine, fake_engine() as other, asyncio.TaskGroup() as group:
         pool = Pool(ejection_limits=QUICK)
@@ -60,7 +60,7 @@ async def under_requests(
             endpoint = pool.get("a")
             assert endpoint is not None
             endpoint.lease()
-            yield endpoint, engine
+            yield endpoint, watch
         finally:
             for one in pool:
                 watch.stop(one.name)
@@ -179,3 +179,13 @@ async def test_an_engine_that_streams_slowly_but_streams_is_not_asked():
         reply = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
         assert reply.content == b"data: token\n\n" * 40
         assert len(slow.calls) == 1
+
+
+async def test_other_patience_holds_at_once():
+    answers = Answers()
+    answers.hangs = True
+    async with under_requests(answers, progress_s=0.0) as (endpoint, watch):
+        assert endpoint.ready
+        endpoint.lease()
+        watch.configure(ScrapeConfig(), HealthConfig(progress_s=0.04))
+        await until(lambda: endpoint.standing.state is State.OUT)

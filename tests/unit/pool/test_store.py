@@ -239,3 +239,17 @@ def test_listeners_hear_of_an_ejection_its_trial_and_its_end():
     a.outcome(Event.SUCCESS, 3.1)
     states = ejection.State
     assert heard == [("a", states.OUT, False), ("a", states.TRIAL, True), ("a", states.IN, True)]
+
+
+def test_a_reload_changes_when_endpoints_go_out_and_how_newcomers_warm_in():
+    pool = pool_of(a=("m",), b=("m",))
+    pool.configure(Limits(), 5.0, ejection.Limits(in_a_row=1), warm_in_s=4.0)
+    failing(member(pool, "a"), 1)
+    assert ready(pool) == {"b"}
+    b = member(pool, "b")
+    b.observe(Signal.LOADING, "loading")
+    b.observe(Signal.PASS)
+    assert [view.warmth for _ in range(2) for view in pool.views(10.0) if view.name == "b"] == [0.0, 0.0]
+    assert next(view for view in pool.views(11.0) if view.name == "b").warmth == 0.25
+    pool.configure(Limits(), 5.0)
+    assert next(view for view in pool.views(11.0) if view.name == "b").warmth == 1.0
