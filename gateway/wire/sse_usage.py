@@ -1,0 +1,182 @@
+"""The usage in a stream of server-sent events: counted however it is cut, and taken out where the gateway asked for it.
+
+Invariant: what goes out is what came in, without the usage event (and, of a chat, without `"usage":null` members, which
+engines add because they were asked), whatever the reads. Nothing of an event is held back once the event is whole.
+
+A usage event is one whose JSON has no choices and counts tokens. Usage packed into an event with choices stays there:
+the text beside it is the client's, and an engine that packs does so unasked. Comments around a usage event stay too.
+Sources: the HTML standard, section 9.2.6 (a line ends with CR, LF or CRLF, an event with an empty line); the OpenAI API
+(`stream_options`).
+"""
+
+import re
+
+import msgspec
+
+from gateway.wire.usage import USAGE_BYTES, CachedTokensCorrection, Counts, Usage, add_counts, usage_of
+
+# Of an event that does not end no more than this is held back or kept; no usage event is so long.
+HELD_BYTES = 65536
+# Found in every usage of every format, and in an event's JSON nowhere else but in such names.
+COUNTS_MARK = b'_tokens"'
+_NULL_MARK = b'"usage"'
+_ENDS = (b"\n\n", b"\r\n\r\n")
+_FRAMED_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n")
+_BLANK_LINE = re.compile(rb"\r?\n(?:\r\n?|\n)|\r\r\n?")
+_LOOK_BACK = 3  # bytes of a blank line that the next read may complete
+_BEFORE_EVENT = re.compile(rb"(?:(?::[^\r\n]*)?(?:\r\n?|\n))+")
+# With this in it an event is no usage event. Space is bounded, so that what is looked at again for it is.
+_HAS_CHOICE = re.compile(rb'"choices"\s{0,8}:\s{0,8}\[\s{0,8}\{')
+_CHOICE_BYTES = 64
+_TORN_USAGE = re.compile(rb'"choices"\s*:\s*\[\s*\]\s*,\s*"usage"\s*:\s*\{')
+_NULL = re.compile(rb',\s{0,8}"usage"\s{0,8}:\s{0,8}null(?=\s{0,8}[,}])')
+_NULL_SO_FAR = re.compile(
+    rb',\s{0,8}(?:"(?:u|us|usa|usag|usage|usage"\s{0,8}(?::\s{0,8}(?:n|nu|nul|null\s{0,8})?)?)?)?'
+)
+
+
+class _Chunk(msgspec.Struct):
+    """What tells a usage event of a completion from its other events."""
+
+    choices: list[msgspec.Raw]
+    usage: msgspec.Raw
+
+
+_decoder = msgspec.json.Decoder(_Chunk)
+
+
+class UsageTap:
+    """Counts the usage in one stream; `remove` takes its event out, `nulls` its null members too.
+
+    `cached_tokens` is what every `cached_tokens` is set to, None where the engine's own stands. `clear`: nothing is
+    held back and an event begins; then a chunk that holds whole events and no `mark` needs no `feed`.
+    """
+
+    def __init__(self, *, remove: bool = False, nulls: bool = False, cached_tokens: int | None = None) -> None:
+        self.clear = True
+        self.mark = _NULL_MARK if nulls else COUNTS_MARK
+        self._remove, self._nulls = remove, nulls
+        self._correction = None if cached_tokens is None else CachedTokensCorrection(cached_tokens)
+        self._counts: Counts = {}
+        # The event that has begun, and how much of it has gone out. If not all, the rest of it may have to go.
+        self._event = bytearray()
+        self._sent = 0
+        self._after_cr = False
+
+    @property
+    def usage(self) -> Usage | None:
+        """The token counts so far."""
+        counts = dict(self._counts)
+        add_counts(counts, _lines(bytes(self._event))[0])
+        return usage_of(counts)
+
+    def quick(self, framed: bytes) -> bool:
+        """Whether `framed`, one chunk of HTTP/1.1 with its framing, may pass as it is, without `feed`."""
+        return self.clear and framed.endswith(_FRAMED_ENDS) and framed.rfind(self.mark) < 0
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return what goes out now of the stream up to the end of `chunk`; may be empty."""
+        if self.clear and chunk.endswith(_ENDS) and chunk.rfind(self.mark) < 0:
+            return chunk
+        if self._correction is not None:
+            chunk = self._correction.feed(chunk)
+        out = self._pass(chunk)
+        self.clear = not (self._event or self._after_cr) and not (self._correction and self._correction.holds)
+        return out
+
+    def flush(self) -> bytes:
+        """Return what goes out of what was held back; call at the stream's end."""
+        out = self._pass(self._correction.flush()) if self._correction is not None else b""
+        event, sent = bytes(self._event), self._sent
+        self._event, self._sent, self.clear = bytearray(), 0, True
+        return out + self._whole(event, sent, torn=True)
+
+    def _pass(self, chunk: bytes) -> bytes:
+        if self._after_cr and chunk:  # the line end behind a usage event was cut: its second half goes with the first
+            chunk, self._after_cr = chunk.removeprefix(b"\n"), False
+        event = self._event
+        known = len(event)
+        event += chunk
+        out: list[bytes] = []
+        start = 0
+        for end in [blank.end() for blank in _BLANK_LINE.finditer(event, max(0, known - _LOOK_BACK))]:
+            out.append(self._whole(bytes(event[start:end]), self._sent))
+            start, self._sent = end, 0
+        if start:
+            del event[:start]
+            known = 0
+            self._after_cr = self._after_cr and not event
+        if event:
+            out.append(self._begun(known))
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _whole(self, event: bytes, sent: int, torn: bool = False) -> bytes:
+        """Count an event that is whole, or `torn` by the stream's end; return what goes out behind its `sent` bytes."""
+        self._after_cr = False
+        if COUNTS_MARK in event:
+            data, beside = _lines(event)
+            add_counts(self._counts, data)
+            if self._remove and not sent and (_is_usage(data) or (torn and _TORN_USAGE.search(data))):
+                self._after_cr = event.endswith(b"\r")
+                return beside
+        return self._without_nulls(event[sent:])
+
+    def _begun(self, known: int) -> bytes:
+        """Return what can go out of an event that has begun; of its bytes the first `known` have been looked at."""
+        event = self._event
+        if not self._remove:
+            return self._release(len(event))
+        out = b""
+        if not self._sent:
+            before = _BEFORE_EVENT.match(event)
+            if before is not None:
+                out = before[0]
+                del event[: before.end()]
+                known = 0
+            if len(event) < HELD_BYTES and not _HAS_CHOICE.search(event, max(0, known - _CHOICE_BYTES)):
+                return out
+        end = len(event)
+        if self._nulls and end < HELD_BYTES:
+            comma = event.rfind(b",", self._sent)
+            if comma >= 0 and _NULL_SO_FAR.fullmatch(event, comma):
+                end = comma
+        return out + self._release(end)
+
+    def _release(self, end: int) -> bytes:
+        """Return the bytes of the event up to `end` that have not gone out."""
+        event = self._event
+        out = bytes(event[self._sent : end])
+        self._sent = end
+        if len(event) >= HELD_BYTES:
+            add_counts(self._counts, event)
+            gone = end - USAGE_BYTES
+            del event[:gone]
+            self._sent -= gone
+        return self._without_nulls(out)
+
+    def _without_nulls(self, part: bytes) -> bytes:
+        return _NULL.sub(b"", part) if self._nulls and _NULL_MARK in part else part
+
+
+def _lines(event: bytes) -> tuple[bytes, bytes]:
+    """Return the data of an event (all of what is none), and what is no part of it: comments, and lines before it."""
+    data: list[bytes] = []
+    beside: list[bytes] = []
+    begun = False
+    for line in event.splitlines(keepends=True):
+        if line[:1] == b":" or (not begun and not line.strip(b"\r\n")):
+            beside.append(line)
+            continue
+        begun = True
+        if line.startswith(b"data:"):
+            data.append(line[5:].rstrip(b"\r\n"))
+    return (b"\n".join(data) if data else event), b"".join(beside)
+
+
+def _is_usage(data: bytes) -> bool:
+    """Whether an event of a completion with this data is its usage event."""
+    try:
+        chunk = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return not chunk.choices and COUNTS_MARK in bytes(chunk.usage)
