@@ -1,7 +1,7 @@
 """The usage in a stream of server-sent events: counted however it is cut, and taken out where the gateway asked for it.
 
-Invariant: what goes out is what came in, without the usage event (and, of a chat, without `"usage":null` members, which
-engines add because they were asked), whatever the reads. Nothing of an event is held back once the event is whole.
+Invariant: what goes out is what came in, without the usage event (and, if so told, without the `"usage":null` members
+of a stream whose first choices have one beside them), whatever the reads. Of a whole event nothing is held back.
 
 A usage event is one whose JSON has no choices and counts tokens. Usage packed into an event with choices stays there:
 the text beside it is the client's, and an engine that packs does so unasked. Comments around a usage event stay too.
@@ -18,11 +18,12 @@ from gateway.wire.usage import USAGE_BYTES, CachedTokensCorrection, Counts, Usag
 # Of an event that does not end no more than this is held back or kept; no usage event is so long.
 HELD_BYTES = 65536
 # Found in every usage of every format, and in an event's JSON nowhere else but in such names.
-COUNTS_MARK = b'_tokens"'
-_NULL_MARK = b'"usage"'
+_COUNTS_MARK = b'_tokens"'
+# In every usage of a completion; being long it is looked for faster.
+_OUTPUT_MARK = b'"completion_tokens"'
+_USAGE_MARK = b'"usage"'
 _ENDS = (b"\n\n", b"\r\n\r\n")
-_FRAMED_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n")
-_BLANK_LINE = re.compile(rb"\r?\n(?:\r\n?|\n)|\r\r\n?")
+_BLANK_LINE = re.compile(rb"\n(?:\r\n?|\n)|\r(?:\n(?:\r\n?|\n)|\r\n?)")
 _LOOK_BACK = 3  # bytes of a blank line that the next read may complete
 _BEFORE_EVENT = re.compile(rb"(?:(?::[^\r\n]*)?(?:\r\n?|\n))+")
 # With this in it an event is no usage event. Space is bounded, so that what is looked at again for it is.
@@ -46,16 +47,20 @@ _decoder = msgspec.json.Decoder(_Chunk)
 
 
 class UsageTap:
-    """Counts the usage in one stream; `remove` takes its event out, `nulls` its null members too.
+    """Counts the usage in one stream. `remove` takes its event out; that is for completions alone.
 
-    `cached_tokens` is what every `cached_tokens` is set to, None where the engine's own stands. `clear`: nothing is
-    held back and an event begins; then a chunk that holds whole events and no `mark` needs no `feed`.
+    `nulls`, with `remove`, says that a `"usage":null` beside the first choices is there because the gateway asked: then
+    it is taken out of every event. `cached_tokens` is what every `cached_tokens` is set to, None where the engine's own
+    stands.
+
+    `clear`: an event begins and nothing is held back; then a chunk of whole events without `mark` needs no `feed`.
     """
 
     def __init__(self, *, remove: bool = False, nulls: bool = False, cached_tokens: int | None = None) -> None:
-        self.clear = True
-        self.mark = _NULL_MARK if nulls else COUNTS_MARK
         self._remove, self._nulls = remove, nulls
+        self._undecided = nulls
+        self.clear = not nulls
+        self.mark = _OUTPUT_MARK if remove else _COUNTS_MARK
         self._correction = None if cached_tokens is None else CachedTokensCorrection(cached_tokens)
         self._counts: Counts = {}
         # The event that has begun, and how much of it has gone out. If not all, the rest of it may have to go.
@@ -72,7 +77,11 @@ class UsageTap:
 
     def quick(self, framed: bytes) -> bool:
         """Whether `framed`, one chunk of HTTP/1.1 with its framing, may pass as it is, without `feed`."""
-        return self.clear and framed.endswith(_FRAMED_ENDS) and framed.rfind(self.mark) < 0
+        return (
+            self.clear
+            and (framed[-4:] == b"\n\n\r\n" or framed[-6:] == b"\r\n\r\n\r\n")
+            and framed.rfind(self.mark) < 0
+        )
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what goes out now of the stream up to the end of `chunk`; may be empty."""
@@ -81,14 +90,15 @@ class UsageTap:
         if self._correction is not None:
             chunk = self._correction.feed(chunk)
         out = self._pass(chunk)
-        self.clear = not (self._event or self._after_cr) and not (self._correction and self._correction.holds)
+        held = self._event or self._after_cr or (self._correction is not None and self._correction.holds)
+        self.clear = not (held or self._undecided)
         return out
 
     def flush(self) -> bytes:
         """Return what goes out of what was held back; call at the stream's end."""
         out = self._pass(self._correction.flush()) if self._correction is not None else b""
         event, sent = bytes(self._event), self._sent
-        self._event, self._sent, self.clear = bytearray(), 0, True
+        self._event, self._sent = bytearray(), 0
         return out + self._whole(event, sent, torn=True)
 
     def _pass(self, chunk: bytes) -> bytes:
@@ -96,8 +106,13 @@ class UsageTap:
             chunk, self._after_cr = chunk.removeprefix(b"\n"), False
         event = self._event
         known = len(event)
-        event += chunk
         out: list[bytes] = []
+        if not known and not self._undecided and chunk.rfind(self.mark) < 0:
+            whole = max(chunk.rfind(b"\n\n") + 2, chunk.rfind(b"\r\n\r\n") + 4)
+            if whole > 3:  # else there is no blank line, or a blank line alone
+                out.append(chunk[:whole])
+                chunk = chunk[whole:]
+        event += chunk
         start = 0
         for end in [blank.end() for blank in _BLANK_LINE.finditer(event, max(0, known - _LOOK_BACK))]:
             out.append(self._whole(bytes(event[start:end]), self._sent))
@@ -113,12 +128,15 @@ class UsageTap:
     def _whole(self, event: bytes, sent: int, torn: bool = False) -> bytes:
         """Count an event that is whole, or `torn` by the stream's end; return what goes out behind its `sent` bytes."""
         self._after_cr = False
-        if COUNTS_MARK in event:
+        if _COUNTS_MARK in event:
             data, beside = _lines(event)
             add_counts(self._counts, data)
             if self._remove and not sent and (_is_usage(data) or (torn and _TORN_USAGE.search(data))):
                 self._after_cr = event.endswith(b"\r")
                 return beside
+        if self._undecided and b'"choices"' in event:
+            self._undecided, self._nulls = False, _NULL.search(event) is not None
+            self.mark = _USAGE_MARK if self._nulls else _OUTPUT_MARK
         return self._without_nulls(event[sent:])
 
     def _begun(self, known: int) -> bytes:
@@ -155,7 +173,7 @@ class UsageTap:
         return self._without_nulls(out)
 
     def _without_nulls(self, part: bytes) -> bytes:
-        return _NULL.sub(b"", part) if self._nulls and _NULL_MARK in part else part
+        return _NULL.sub(b"", part) if self._nulls and _USAGE_MARK in part else part
 
 
 def _lines(event: bytes) -> tuple[bytes, bytes]:
@@ -179,4 +197,4 @@ def _is_usage(data: bytes) -> bool:
         chunk = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    return not chunk.choices and COUNTS_MARK in bytes(chunk.usage)
+    return not chunk.choices and _OUTPUT_MARK in bytes(chunk.usage)
