@@ -24,6 +24,7 @@ from gateway.pool.endpoint import Lease
 from gateway.pool.store import Pool
 from gateway.upstream.client import ConnectFailed, Leg
 from gateway.upstream.protocol import Headers
+from gateway.wire import ask_usage
 
 BAD_REQUEST = 400
 _BYTES_PER_TOKEN = 4  # of English text; only for the predicted figure shown in a receipt header
@@ -64,6 +65,7 @@ class DataPlane:
             self._check_taken(exchange.client)
             request = parse(exchange.client.body, exchange.client.path)
             exchange.receipt.model = request.model
+            _ask_for_usage(exchange, request)
             plan = await self._admit(exchange, request)
             if isinstance(plan, TwoHop):
                 leg = await self._two_hops(exchange, request, plan)
@@ -177,6 +179,19 @@ def _exchange(client: ClientRequest, total_s: float) -> Exchange:
     )
     client.watcher = exchange
     return exchange
+
+
+def _ask_for_usage(exchange: Exchange, request: InferenceRequest) -> None:
+    """Make a stream tell its usage where the client did not ask; `relay` takes it out again."""
+    client = exchange.client
+    if client.path not in ask_usage.PATHS:
+        return
+    body = ask_usage.ask(request.body, request.members, whole=request.one_hop_reason != "lone_surrogates")
+    if body is None:
+        return
+    request.body, exchange.usage_asked = body, True
+    # What is packed cannot be taken out of.
+    client.headers = [header for header in client.headers if header[0] != b"accept-encoding"]
 
 
 def stopping_error() -> ShuttingDown:

@@ -67,8 +67,8 @@ class Exchange:
     `engine_request_id` is what engines get as x-request-id, on both legs. `matched` is the share of the prompt, 0 to 1,
     that each endpoint name should have cached. `cached_tokens` is the prefill leg's number, put into the answer; None
     where the answer's own stands. `outcome` is the label of twohop_two_hop_total, None where no prefill leg ended.
-    `usage` is what the answer told of its tokens. `deadline_s` is the monotonic time until which the client may take
-    the answer.
+    `usage` is what the answer told of its tokens; `usage_asked`: the gateway asked the engine for it, not the client,
+    who must not see it. `deadline_s` is the monotonic time until which the client may take the answer.
     """
 
     client: ClientRequest
@@ -84,6 +84,7 @@ class Exchange:
     outcome: str | None = None
     handoff_open: bool = False
     usage: Usage | None = None
+    usage_asked: bool = False
     caught_up: asyncio.Future[None] | None = None
 
     @property

@@ -53,12 +53,14 @@ class UsageTap:
     it is taken out of every event. `cached_tokens` is what every `cached_tokens` is set to, None where the engine's own
     stands.
 
-    `clear`: an event begins and nothing is held back; then a chunk of whole events without `mark` needs no `feed`.
+    `changes`: other bytes may go out than came in. `clear`: an event begins and nothing is held back; then a chunk of
+    whole events without `mark` needs no `feed`.
     """
 
     def __init__(self, *, remove: bool = False, nulls: bool = False, cached_tokens: int | None = None) -> None:
         self._remove, self._nulls = remove, nulls
         self._undecided = nulls
+        self.changes = remove or cached_tokens is not None
         self.clear = not nulls
         self.mark = _OUTPUT_MARK if remove else _COUNTS_MARK
         self._correction = None if cached_tokens is None else CachedTokensCorrection(cached_tokens)
@@ -74,6 +76,11 @@ class UsageTap:
         counts = dict(self._counts)
         add_counts(counts, _lines(bytes(self._event))[0])
         return usage_of(counts)
+
+    @property
+    def mid_event(self) -> bool:
+        """Whether the beginning of an event has gone out, but not its end."""
+        return self._sent > 0
 
     def quick(self, framed: bytes) -> bool:
         """Whether `framed`, one chunk of HTTP/1.1 with its framing, may pass as it is, without `feed`."""
