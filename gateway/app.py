@@ -186,6 +186,7 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         total_s=timeouts.total_s,
         receipt_headers=config.routing.receipt_headers,
         stopping=stopping,
+        continues=config.continuation,
     )
     return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane)
 

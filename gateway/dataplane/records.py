@@ -6,10 +6,11 @@ from typing import Protocol
 
 from gateway.api.request import ClientRequest
 from gateway.clock import monotonic_s
-from gateway.errors import ClientGone, GatewayError
+from gateway.errors import ClientGone, GatewayError, UpstreamFailed
 from gateway.observability.receipts import Receipt
 from gateway.pool.endpoint import Lease
 from gateway.upstream.client import Leg
+from gateway.wire.continuation import Seam
 from gateway.wire.json_object import Members
 from gateway.wire.usage import Usage
 
@@ -19,6 +20,16 @@ class Abortable(Protocol):
 
     def abort(self, reason: BaseException) -> None:
         """Stop; whoever waits gets `reason`."""
+
+
+class GoesOn(Protocol):
+    """What keeps a stream's past, and finds another engine to go on with it."""
+
+    def keep(self, chunk: bytes) -> None:
+        """Remember what the engine said."""
+
+    async def go_on(self, failure: UpstreamFailed) -> tuple[Leg, Seam]:
+        """Return an opened leg for the rest and what makes it fit. Raises `failure` where there is none, ClientGone."""
 
 
 @dataclass(slots=True)

@@ -10,13 +10,14 @@ from itertools import pairwise
 
 from gateway.api.request import ClientRequest
 from gateway.clock import monotonic_s
-from gateway.dataplane.records import Exchange
-from gateway.errors import ClientGone, EngineError, GatewayError, ShuttingDown
+from gateway.dataplane.records import Exchange, GoesOn
+from gateway.errors import ClientGone, EngineError, GatewayError, ShuttingDown, UpstreamFailed
 from gateway.upstream.client import Leg
 from gateway.upstream.hop_headers import AnswerHead, to_client
 from gateway.upstream.protocol import Headers
 from gateway.wire import usage
 from gateway.wire.chunked import frame, payload_start
+from gateway.wire.continuation import Seam
 from gateway.wire.sse_usage import UsageTap
 from gateway.wire.usage import CachedTokensCorrection
 
@@ -24,7 +25,13 @@ CHAT = "/v1/chat/completions"
 _TIMES_KEPT = 256
 
 
-async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Callable[[float], None]) -> None:
+async def relay(
+    exchange: Exchange,
+    leg: Leg,
+    extra: Headers,
+    observe_gap: Callable[[float], None],
+    continuation: GoesOn | None = None,
+) -> None:
     """Send the answer on `leg` to the client, with `extra` headers; `observe_gap` gets each gap between two chunks.
 
     Raises ClientGone. An engine that fails in mid-answer ends it here: an event stream by one error event, anything
@@ -38,13 +45,13 @@ async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Calla
         await exchange.taken()
         return
     client = exchange.client
-    tap = _tap(exchange, head)
+    continuation = continuation if head.events else None
+    tap = _tap(exchange, head, whole=continuation is not None)
     passage = Passage(tap, observe_gap)
     exchange.wait_for(leg)
     client.start(leg.status, head.lines, None if tap.changes else head.length)
-    exchange.streaming = leg
     try:
-        await leg.relay(*_sinks(client, passage))
+        await _stream(exchange, leg, passage, continuation)
         client.finish(tap.flush())
         await exchange.taken()
     except EngineError as error:
@@ -71,7 +78,7 @@ class Passage:
     """
 
     def __init__(self, tap: UsageTap, observe_gap: Callable[[float], None]) -> None:
-        self._tap, self._observe_gap = tap, observe_gap
+        self.tap, self._observe_gap = tap, observe_gap
         self._told = 0
         self._times: list[float] = []
 
@@ -85,11 +92,11 @@ class Passage:
         self._times.append(monotonic_s())
         if len(self._times) == _TIMES_KEPT:
             self.tell_gaps()
-        return self._tap.feed(chunk)
+        return self.tap.feed(chunk)
 
     def frames_to(self, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
         """Return a function that passes one framed chunk to `write`: `take` in one call, mostly without a copy."""
-        tap, times, note, quick = self._tap, self._times, self._times.append, self._tap.quick
+        tap, times, note, quick = self.tap, self._times, self._times.append, self.tap.quick
 
         def pass_on(framed: bytes) -> None:
             note(monotonic_s())
@@ -114,10 +121,52 @@ class Passage:
         del times[:-1]
 
 
-def _tap(exchange: Exchange, head: AnswerHead) -> UsageTap:
+async def _stream(exchange: Exchange, leg: Leg, passage: Passage, continuation: GoesOn | None) -> None:
+    """Pass the body on, and where its engine is lost and it can be, the rest of it from another engine."""
+    sink, frames = _sinks(exchange.client, passage)
+    if continuation is None:
+        exchange.streaming = leg
+        await leg.relay(sink, frames)
+        return
+    through, seam = _kept(sink, continuation), None
+    while True:
+        exchange.streaming = leg
+        try:
+            await leg.relay(through)
+            break
+        except UpstreamFailed as error:
+            if passage.tap.mid_event:
+                raise
+            await exchange.taken()  # a client that is behind could not make the next engine wait
+            leg, seam = await continuation.go_on(error)
+            passage.tap.drop_half()
+            through = _rewritten(_kept(sink, continuation), seam)
+    if seam is not None:
+        sink(seam.flush())
+
+
+def _kept(sink: Callable[[bytes], None], continuation: GoesOn) -> Callable[[bytes], None]:
+    def keep(chunk: bytes) -> None:
+        continuation.keep(chunk)
+        sink(chunk)
+
+    return keep
+
+
+def _rewritten(sink: Callable[[bytes], None], seam: Seam) -> Callable[[bytes], None]:
+    def rewrite(chunk: bytes) -> None:
+        chunk = seam.feed(chunk)
+        if chunk:
+            sink(chunk)
+
+    return rewrite
+
+
+def _tap(exchange: Exchange, head: AnswerHead, whole: bool = False) -> UsageTap:
     """Return what counts this answer's usage, and takes out what the client did not ask for."""
     remove = exchange.usage_asked and head.events
-    return UsageTap(remove=remove, nulls=remove and exchange.client.path == CHAT, cached_tokens=exchange.cached_tokens)
+    nulls = remove and exchange.client.path == CHAT
+    return UsageTap(remove=remove, nulls=nulls, cached_tokens=exchange.cached_tokens, whole=whole)
 
 
 def _whole(exchange: Exchange, leg: Leg, head: AnswerHead) -> None:

@@ -13,6 +13,7 @@ import re
 
 import msgspec
 
+from gateway.wire.sse import BLANK_LINE, BLANK_LINE_BYTES, data_of
 from gateway.wire.usage import USAGE_BYTES, CachedTokensCorrection, Counts, Usage, add_counts, usage_of
 
 # Of an event that does not end no more than this is held back or kept; no usage event is so long.
@@ -23,8 +24,6 @@ _COUNTS_MARK = b'_tokens"'
 _OUTPUT_MARK = b'"completion_tokens"'
 _USAGE_MARK = b'"usage"'
 _ENDS = (b"\n\n", b"\r\n\r\n")
-_BLANK_LINE = re.compile(rb"\n(?:\r\n?|\n)|\r(?:\n(?:\r\n?|\n)|\r\n?)")
-_LOOK_BACK = 3  # bytes of a blank line that the next read may complete
 _BEFORE_EVENT = re.compile(rb"(?:(?::[^\r\n]*)?(?:\r\n?|\n))+")
 # With this in it an event is no usage event. Space is bounded, so that what is looked at again for it is.
 _HAS_CHOICE = re.compile(rb'"choices"\s{0,8}:\s{0,8}\[\s{0,8}\{')
@@ -51,14 +50,16 @@ class UsageTap:
 
     `nulls`, with `remove`, says that a `"usage":null` beside the first choices is there because the gateway asked: then
     it is taken out of every event. `cached_tokens` is what every `cached_tokens` is set to, None where the engine's own
-    stands.
+    stands. `whole` holds every event back until it has ended, so that no half has gone out when an engine is lost.
 
     `changes`: other bytes may go out than came in. `clear`: an event begins and nothing is held back; then a chunk of
     whole events without `mark` needs no `feed`.
     """
 
-    def __init__(self, *, remove: bool = False, nulls: bool = False, cached_tokens: int | None = None) -> None:
-        self._remove, self._nulls = remove, nulls
+    def __init__(
+        self, *, remove: bool = False, nulls: bool = False, cached_tokens: int | None = None, whole: bool = False
+    ) -> None:
+        self._remove, self._nulls, self._holds_all = remove, nulls, whole
         self._undecided = nulls
         self.changes = remove or cached_tokens is not None
         self.clear = not nulls
@@ -74,7 +75,8 @@ class UsageTap:
     def usage(self) -> Usage | None:
         """The token counts so far."""
         counts = dict(self._counts)
-        add_counts(counts, _lines(bytes(self._event))[0])
+        event = bytes(self._event)
+        add_counts(counts, data_of(event) or event)
         return usage_of(counts)
 
     @property
@@ -108,6 +110,13 @@ class UsageTap:
         self._event, self._sent = bytearray(), 0
         return out + self._whole(event, sent, torn=True)
 
+    def drop_half(self) -> None:
+        """Forget an event that has begun and of which nothing has gone out: another stream goes on from here."""
+        if self._correction is not None:
+            self._correction.flush()
+        self._event, self._after_cr = bytearray(), False
+        self.clear = not self._undecided
+
     def _pass(self, chunk: bytes) -> bytes:
         if self._after_cr and chunk:  # the line end behind a usage event was cut: its second half goes with the first
             chunk, self._after_cr = chunk.removeprefix(b"\n"), False
@@ -121,7 +130,7 @@ class UsageTap:
                 chunk = chunk[whole:]
         event += chunk
         start = 0
-        for end in [blank.end() for blank in _BLANK_LINE.finditer(event, max(0, known - _LOOK_BACK))]:
+        for end in [blank.end() for blank in BLANK_LINE.finditer(event, max(0, known - BLANK_LINE_BYTES))]:
             out.append(self._whole(bytes(event[start:end]), self._sent))
             start, self._sent = end, 0
         if start:
@@ -136,11 +145,11 @@ class UsageTap:
         """Count an event that is whole, or `torn` by the stream's end; return what goes out behind its `sent` bytes."""
         self._after_cr = False
         if _COUNTS_MARK in event:
-            data, beside = _lines(event)
+            data = data_of(event) or event
             add_counts(self._counts, data)
             if self._remove and not sent and (_is_usage(data) or (torn and _TORN_USAGE.search(data))):
                 self._after_cr = event.endswith(b"\r")
-                return beside
+                return _beside(event)
         if self._undecided and b'"choices"' in event:
             self._undecided, self._nulls = False, _NULL.search(event) is not None
             self.mark = _USAGE_MARK if self._nulls else _OUTPUT_MARK
@@ -149,7 +158,7 @@ class UsageTap:
     def _begun(self, known: int) -> bytes:
         """Return what can go out of an event that has begun; of its bytes the first `known` have been looked at."""
         event = self._event
-        if not self._remove:
+        if not (self._remove or self._holds_all):
             return self._release(len(event))
         out = b""
         if not self._sent:
@@ -158,7 +167,9 @@ class UsageTap:
                 out = before[0]
                 del event[: before.end()]
                 known = 0
-            if len(event) < HELD_BYTES and not _HAS_CHOICE.search(event, max(0, known - _CHOICE_BYTES)):
+            if len(event) < HELD_BYTES and (
+                self._holds_all or not _HAS_CHOICE.search(event, max(0, known - _CHOICE_BYTES))
+            ):
                 return out
         end = len(event)
         if self._nulls and end < HELD_BYTES:
@@ -183,19 +194,16 @@ class UsageTap:
         return _NULL.sub(b"", part) if self._nulls and _USAGE_MARK in part else part
 
 
-def _lines(event: bytes) -> tuple[bytes, bytes]:
-    """Return the data of an event (all of what is none), and what is no part of it: comments, and lines before it."""
-    data: list[bytes] = []
-    beside: list[bytes] = []
+def _beside(event: bytes) -> bytes:
+    """Return what is no part of an event: the comments in it, and the lines before it."""
+    kept: list[bytes] = []
     begun = False
     for line in event.splitlines(keepends=True):
         if line[:1] == b":" or (not begun and not line.strip(b"\r\n")):
-            beside.append(line)
-            continue
-        begun = True
-        if line.startswith(b"data:"):
-            data.append(line[5:].rstrip(b"\r\n"))
-    return (b"\n".join(data) if data else event), b"".join(beside)
+            kept.append(line)
+        else:
+            begun = True
+    return b"".join(kept)
 
 
 def _is_usage(data: bytes) -> bool:

@@ -187,7 +187,8 @@ async def test_a_reader_that_stops_makes_the_engine_wait_and_no_memory_grow():
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, gateway.address)
         client = Client(*await asyncio.open_connection(sock=sock, limit=65536))
-        client.writer.transport.pause_reading()
+        reading = transport_of(client)
+        reading.pause_reading()
         data = json.dumps(PLAIN).encode()
         client.writer.write(
             b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(data) + data
@@ -198,7 +199,7 @@ async def test_a_reader_that_stops_makes_the_engine_wait_and_no_memory_grow():
         assert sent < STREAM_BYTES // 2
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * RSS_UNIT
         assert grown < 16 << 20
-        client.writer.transport.resume_reading()
+        reading.resume_reading()
         head = await client.reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")
         taken, wanted = hashlib.blake2b(), hashlib.blake2b()
@@ -211,6 +212,13 @@ async def test_a_reader_that_stops_makes_the_engine_wait_and_no_memory_grow():
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * RSS_UNIT
         assert grown < 16 << 20
         client.writer.close()
+
+
+def transport_of(client: Client) -> asyncio.Transport:
+    """Return the client's transport."""
+    transport = client.writer.transport
+    assert isinstance(transport, asyncio.Transport)
+    return transport
 
 
 def waits(port: int) -> bool:

@@ -333,3 +333,17 @@ def test_on_two_hops_the_prefill_legs_number_is_put_in_and_counted(cut, remove):
     out = tap.feed(data[:cut]) + tap.feed(data[cut:]) + tap.flush()
     assert out == (CONTENT + DONE if remove else data.replace(b'"cached_tokens":1', b'"cached_tokens":8'))
     assert tap.usage == Usage(9, 4, 8)
+
+
+def test_whole_events_alone_go_out_where_another_stream_may_go_on():
+    tap = UsageTap(whole=True, cached_tokens=3)
+    assert tap.feed(b": ping\n" + CONTENT + CONTENT[:-1]) == b": ping\n" + CONTENT
+    assert not tap.mid_event
+    tap.drop_half()
+    assert tap.clear
+    assert tap.feed(CONTENT) == CONTENT
+    assert UsageTap(remove=True, whole=True).feed(CONTENT[:-1]) == b""
+    open_ended = UsageTap(whole=True)
+    open_ended.drop_half()
+    open_ended.feed(b"data: " + b"x" * HELD_BYTES)
+    assert open_ended.mid_event
