@@ -279,6 +279,7 @@ def _settings(config: Config, engines: Engines, metrics: Metrics) -> dict[str, A
         "connector": connector,
         "total_s": timeouts.total_s,
         "receipt_headers": config.routing.receipt_headers,
+        "continues": config.continuation,
     }
 
 

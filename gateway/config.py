@@ -348,6 +348,10 @@ class Config(Section):
     disaggregation: DisaggregationConfig = DisaggregationConfig()
     flow_control: FlowControlConfig = FlowControlConfig()
     retries: RetriesConfig = RetriesConfig()
+    continuation: bool = Field(
+        default=False,
+        description="where an engine is lost in the middle of a plain text stream, go on with it on another",
+    )
     timeouts: TimeoutsConfig = TimeoutsConfig()
     limits: LimitsConfig = LimitsConfig()
     upstream: UpstreamConfig = UpstreamConfig()

@@ -8,6 +8,7 @@ from gateway.api.request import ClientRequest
 from gateway.clock import monotonic_s, wall_s
 from gateway.connectors import Connector, Handoff
 from gateway.dataplane.admit import admit
+from gateway.dataplane.continuation import Continuation
 from gateway.dataplane.forward import Forwarder
 from gateway.dataplane.ids import engine_id_of, request_id_of
 from gateway.dataplane.parse import parse
@@ -16,7 +17,7 @@ from gateway.dataplane.relay import relay
 from gateway.dataplane.route import Router
 from gateway.dataplane.settle import CLIENT_CLOSED, settle
 from gateway.dataplane.two_hop import PrefillLeg
-from gateway.errors import ClientGone, GatewayError, ShuttingDown, UpstreamFailed
+from gateway.errors import ClientGone, GatewayError, NoEndpoint, ShuttingDown, UpstreamFailed
 from gateway.flowcontrol.controller import BAND, Admission
 from gateway.observability.metrics import Metrics
 from gateway.observability.receipts import Receipt, Receipts
@@ -24,8 +25,11 @@ from gateway.pool.endpoint import Lease
 from gateway.pool.store import Pool
 from gateway.upstream.client import ConnectFailed, Leg
 from gateway.upstream.protocol import Headers
+from gateway.wire import ask_usage
+from gateway.wire.continuation import may_continue
 
 BAD_REQUEST = 400
+LONE_SURROGATES = "lone_surrogates"
 _BYTES_PER_TOKEN = 4  # of English text; only for the predicted figure shown in a receipt header
 
 
@@ -44,6 +48,7 @@ class DataPlane:
     total_s: float
     receipt_headers: bool
     stopping: Callable[[], bool]
+    continues: bool = False
 
     async def handle(self, client: ClientRequest) -> None:
         """Serve one inference request: every GatewayError is answered; anything else is raised once all is settled."""
@@ -64,12 +69,15 @@ class DataPlane:
             self._check_taken(exchange.client)
             request = parse(exchange.client.body, exchange.client.path)
             exchange.receipt.model = request.model
+            _ask_for_usage(exchange, request)
             plan = await self._admit(exchange, request)
             if isinstance(plan, TwoHop):
                 leg = await self._two_hops(exchange, request, plan)
             else:
                 leg = await self._one_hop(exchange, request, plan)
-            await relay(exchange, leg, self._receipt_headers(exchange, request), self.metrics.inter_token)
+            continuation = self._continuation(exchange, request, plan) if self.continues else None
+            extra = self._receipt_headers(exchange, request)
+            await relay(exchange, leg, extra, self.metrics.inter_token, continuation)
         except GatewayError as error:
             exchange.outcome = exchange.outcome and error.code
             if not exchange.receipt.route:
@@ -152,6 +160,29 @@ class DataPlane:
             self.metrics.handoff(monotonic_s() - handed_over_s)
         return leg
 
+    def _continuation(self, exchange: Exchange, request: InferenceRequest, plan: Plan) -> Continuation | None:
+        """Return what can go on with this answer on another endpoint, or None where the request does not allow it."""
+        path = exchange.client.path
+        if request.one_hop_reason == LONE_SURROGATES or not may_continue(path, request.members):
+            return None
+        receipt = exchange.receipt
+
+        def another(tried: Collection[str]) -> Lease | None:
+            tried = {*tried, *(name for name, _ in receipt.attempts)}
+            lease = self.router.another(exchange, request, "decode", tried) if isinstance(plan, TwoHop) else None
+            return lease or self.router.another(exchange, request, "single", tried)
+
+        async def elsewhere(body: bytes) -> Leg:
+            lease, ttft_s = another(()), receipt.ttft_s
+            if lease is None:
+                raise NoEndpoint("no other endpoint can go on with this answer")
+            self.metrics.retry("continued")
+            leg = await self.forwarder.forward(exchange, lease, lambda _: body, another)
+            receipt.ttft_s = ttft_s
+            return leg
+
+        return Continuation(path, request.members, elsewhere)
+
     def _receipt_headers(self, exchange: Exchange, request: InferenceRequest) -> Headers:
         if not self.receipt_headers:
             return []
@@ -177,6 +208,19 @@ def _exchange(client: ClientRequest, total_s: float) -> Exchange:
     )
     client.watcher = exchange
     return exchange
+
+
+def _ask_for_usage(exchange: Exchange, request: InferenceRequest) -> None:
+    """Make a stream tell its usage where the client did not ask; `relay` takes it out again."""
+    client = exchange.client
+    if client.path not in ask_usage.PATHS:
+        return
+    body = ask_usage.ask(request.body, request.members, whole=request.one_hop_reason != LONE_SURROGATES)
+    if body is None:
+        return
+    request.body, exchange.usage_asked = body, True
+    # What is packed cannot be taken out of.
+    client.headers = [header for header in client.headers if header[0] != b"accept-encoding"]
 
 
 def stopping_error() -> ShuttingDown:
