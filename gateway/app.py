@@ -21,6 +21,7 @@ from gateway.clock import chance, monotonic_s
 from gateway.config import Config, split_address
 from gateway.dataplane.forward import Forwarder
 from gateway.dataplane.handle import DataPlane
+from gateway.dataplane.responses import Responses
 from gateway.dataplane.route import Router
 from gateway.dataplane.two_hop import PrefillLeg
 from gateway.discovery.static import StaticSource
@@ -194,6 +195,7 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         prefill_leg=PrefillLeg(engines, prefill, connector, metrics),
         forwarder=Forwarder(engines, answer, config.retries.max_attempts, metrics),
         connector=connector,
+        responses=Responses(pool),
         metrics=metrics,
         receipts=receipts,
         body_bytes=config.limits.body_bytes,

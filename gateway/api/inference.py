@@ -3,14 +3,13 @@
 from starlette.types import ASGIApp
 
 from gateway.api.protocol import EXTENSION
+from gateway.api.routes import find
 from gateway.dataplane.handle import DataPlane
 from gateway.dataplane.records import Receive, Scope, Send
 
-PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
-
 
 class InferenceRoutes:
-    """Takes POSTs on `PATHS`; every other request goes to `edges`."""
+    """Takes what `find` knows as inference; every other request goes to `edges`."""
 
     def __init__(self, data_plane: DataPlane, edges: ASGIApp) -> None:
         self._data_plane = data_plane
@@ -18,8 +17,8 @@ class InferenceRoutes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
-        if scope["type"] == "http" and scope["path"] in PATHS and scope["method"] == "POST":
+        if scope["type"] == "http" and (route := find(scope["method"], scope["path"])) is not None:
             connection = (scope.get("extensions") or {}).get(EXTENSION)
-            await self._data_plane.handle(scope, receive, send, connection)
+            await self._data_plane.handle(scope, receive, send, connection, route)
             return
         await self._edges(scope, receive, send)

@@ -16,7 +16,7 @@ from gateway.upstream.hop_headers import to_engine
 WHOLE_ANSWER_BYTES = 1 << 20
 TOO_MANY_REQUESTS = 429
 _RETRIED = frozenset({429, 500, 502, 503, 504})
-_STREAM_ERROR = b'data: {"error"'
+_STREAM_ERRORS = (b'data: {"error"', b"event: error\n", b"event: error\r\n")
 
 
 class AnswerRefused(UpstreamFailed):
@@ -91,7 +91,7 @@ class Forwarder:
         exchange.wait_for(leg)
         lines = to_engine(exchange.scope["headers"], exchange.engine_request_id)
         try:
-            await leg.open(request_head(b"POST", exchange.target, endpoint, lines, len(body)), body)
+            await leg.open(request_head(exchange.method, exchange.target, endpoint, lines, len(body)), body)
             if leg.status in _RETRIED:
                 raise await _refused(leg)
             if not leg.complete and _whole_answer(leg):
@@ -99,7 +99,7 @@ class Forwarder:
         except ConnectFailed as error:
             endpoint.connect_failed(error.message)
             raise
-        if leg.early and leg.early[0].startswith(_STREAM_ERROR):
+        if leg.early and leg.early[0].startswith(_STREAM_ERRORS):
             # A stream whose first event is an error has not begun: no token is lost by asking elsewhere.
             leg.status = 500
             raise await _refused(leg)

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from gateway.api.routes import RESPONSE_BY_ID, RESPONSES, Route, response_id
 from gateway.clock import monotonic_s, wall_s
 from gateway.connectors import Connector, Handoff
 from gateway.dataplane.admit import admit
@@ -18,10 +19,10 @@ from gateway.dataplane.records import (
     Receive,
     Scope,
     Send,
-    SingleHop,
     TwoHop,
 )
 from gateway.dataplane.relay import relay
+from gateway.dataplane.responses import Made, Responses, first_found
 from gateway.dataplane.route import Router
 from gateway.dataplane.settle import CLIENT_CLOSED, settle
 from gateway.dataplane.two_hop import PrefillLeg
@@ -33,6 +34,7 @@ from gateway.pool.endpoint import Lease
 from gateway.pool.store import Pool
 from gateway.upstream.client import ConnectFailed, Leg
 from gateway.upstream.protocol import Headers
+from gateway.wire import json_object
 
 BAD_REQUEST = 400
 _REQUEST_ID_CHARS = 128
@@ -49,6 +51,7 @@ class DataPlane:
     prefill_leg: PrefillLeg
     forwarder: Forwarder
     connector: Connector
+    responses: Responses
     metrics: Metrics
     receipts: Receipts
     body_bytes: int
@@ -56,9 +59,12 @@ class DataPlane:
     receipt_headers: bool
     stopping: Callable[[], bool]
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send, connection: Connection | None) -> None:
+    async def handle(
+        self, scope: Scope, receive: Receive, send: Send, connection: Connection | None, route: Route
+    ) -> None:
         """Serve one inference request: every GatewayError is answered; anything else is raised once all is settled."""
         exchange = _exchange(scope, receive, send, connection, self.total_s)
+        exchange.route, exchange.receipt.kind = route, route.kind
         try:
             await self._serve(exchange)
         except ClientGone:
@@ -74,15 +80,13 @@ class DataPlane:
     async def _serve(self, exchange: Exchange) -> None:
         try:
             self._check_running()
-            request = parse(await read_body(exchange, self.body_bytes), exchange.scope["path"])
-            exchange.listen()
-            exchange.receipt.model = request.model
-            plan = await self._admit(exchange, request)
-            if isinstance(plan, TwoHop):
-                leg = await self._two_hops(exchange, request, plan)
+            body = await read_body(exchange, self.body_bytes)
+            if exchange.route is RESPONSE_BY_ID:
+                prompt_bytes, leg = 0, await self._by_id(exchange, body)
             else:
-                leg = await self._one_hop(exchange, request, plan)
-            await relay(exchange, leg, self._receipt_headers(exchange, request), self.metrics.inter_token)
+                request = parse(body, exchange.route, exchange.header(b"content-type"))
+                prompt_bytes, leg = request.prompt_bytes, await self._infer(exchange, request)
+            await relay(exchange, leg, self._receipt_headers(exchange, prompt_bytes), self.metrics.inter_token)
         except GatewayError as error:
             exchange.outcome = exchange.outcome and error.code
             if not exchange.receipt.route:
@@ -100,13 +104,53 @@ class DataPlane:
         if self.stopping():
             raise _stopping()
 
-    async def _admit(self, exchange: Exchange, request: InferenceRequest) -> Plan:
+    async def _infer(self, exchange: Exchange, request: InferenceRequest) -> Leg:
+        exchange.listen()
+        exchange.receipt.model = request.model
+        if exchange.route is RESPONSES:
+            return await self._respond(exchange, request)
+        plan = await self._admit(exchange, request)
+        if isinstance(plan, TwoHop):
+            return await self._two_hops(exchange, request, plan)
+        return await self._one_hop(exchange, request, plan.lease)
+
+    async def _respond(self, exchange: Exchange, request: InferenceRequest) -> Leg:
+        """Make a response where the one before it is kept, which may have to be found; note who made this one."""
+        before = json_object.text(request.members.get("previous_response_id"))
+        made = None if before is None else self.responses.maker(before)
+        plan = await self._admit(exchange, request, made)
+        lease = plan.decode if isinstance(plan, TwoHop) else plan.lease
+        if plan.reason == "response_id":  # no other endpoint could do it
+            leg = await self._send(exchange, lease, request.body)
+        else:
+            leg = await self._one_hop(exchange, request, lease)
+            if before is not None:
+                leg = await first_found(leg, lambda: self._send_elsewhere(exchange, request))
+        self.responses.note(leg, request.model)
+        return leg
+
+    async def _send_elsewhere(self, exchange: Exchange, request: InferenceRequest) -> Leg | None:
+        """Send to one more endpoint; None where each has been asked."""
+        lease = self.router.another(exchange, request, "single", {name for name, _ in exchange.receipt.attempts})
+        return None if lease is None else await self._send(exchange, lease, request.body)
+
+    async def _by_id(self, exchange: Exchange, body: bytes) -> Leg:
+        exchange.listen()
+        wanted = response_id(exchange.scope["path"])
+        return await self.responses.ask(exchange, wanted, lambda lease: self._send(exchange, lease, body))
+
+    async def _send(self, exchange: Exchange, lease: Lease, body: bytes) -> Leg:
+        """Send to this one endpoint and no other."""
+        return await self.forwarder.forward(exchange, lease, lambda _: body, lambda _: None)
+
+    async def _admit(self, exchange: Exchange, request: InferenceRequest, made: Made | None = None) -> Plan:
         started_s = monotonic_s()
         receipt = exchange.receipt
 
         def plan() -> Plan | None:
             before_s = monotonic_s()
-            planned = self.router.plan(exchange, request)
+            planned = None if made is None else self.router.plan_on(exchange, request, made.endpoint)
+            planned = planned or self.router.plan(exchange, request)
             self.metrics.decision(monotonic_s() - before_s)
             return planned
 
@@ -119,11 +163,11 @@ class DataPlane:
         receipt.reason = planned.reason
         return planned
 
-    async def _one_hop(self, exchange: Exchange, request: InferenceRequest, plan: SingleHop) -> Leg:
+    async def _one_hop(self, exchange: Exchange, request: InferenceRequest, lease: Lease) -> Leg:
         def another(tried: Collection[str]) -> Lease | None:
             return self.router.another(exchange, request, "single", tried)
 
-        return await self.forwarder.forward(exchange, plan.lease, lambda _: request.body, another)
+        return await self.forwarder.forward(exchange, lease, lambda _: request.body, another)
 
     async def _two_hops(self, exchange: Exchange, request: InferenceRequest, plan: TwoHop) -> Leg:
         """Prefill, then decode with what was handed over; without a handoff decode does the whole work."""
@@ -160,7 +204,7 @@ class DataPlane:
             self.metrics.handoff(monotonic_s() - handed_over_s)
         return leg
 
-    def _receipt_headers(self, exchange: Exchange, request: InferenceRequest) -> Headers:
+    def _receipt_headers(self, exchange: Exchange, prompt_bytes: int) -> Headers:
         if not self.receipt_headers:
             return []
         receipt = exchange.receipt
@@ -170,7 +214,7 @@ class DataPlane:
             (b"x-twohop-endpoint", answered.encode("latin-1", "replace")),
             (b"x-twohop-route", receipt.route.encode("ascii")),
             (b"x-twohop-reason", receipt.reason.encode("ascii")),
-            (b"x-twohop-predicted-cached-tokens", b"%d" % (share * request.prompt_bytes / _BYTES_PER_TOKEN)),
+            (b"x-twohop-predicted-cached-tokens", b"%d" % (share * prompt_bytes / _BYTES_PER_TOKEN)),
         ]
         if receipt.prefill is not None and receipt.route == "two_hop":
             headers.append((b"x-twohop-prefill", receipt.prefill.encode("latin-1", "replace")))
@@ -220,7 +264,7 @@ async def _cut_short(exchange: Exchange) -> None:
 
 async def _refuse(exchange: Exchange, error: GatewayError) -> None:
     """Answer with an error of ours."""
-    body = error.body()
+    body = error.body(exchange.route.style)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),

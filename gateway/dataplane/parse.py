@@ -2,19 +2,13 @@
 
 import msgspec
 
+from gateway.api.routes import Route
 from gateway.dataplane.records import Exchange, InferenceRequest
 from gateway.errors import BodyTooLarge, ClientGone, InvalidRequest
 from gateway.prefix.blocks import block_keys, seed_of
-from gateway.wire import json_object
+from gateway.wire import json_object, multipart
 from gateway.wire.json_object import Members
 
-TWO_HOP_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
-# What an engine puts before, around or into the prompt: two prompts share nothing where these differ.
-_SEED_MEMBERS = ("model", "cache_salt", "tools", "chat_template", "chat_template_kwargs", "documents")
-_PROMPT_MEMBERS = {
-    "/v1/chat/completions": ("messages", "prompt", "input"),
-    "/v1/completions": ("prompt", "messages", "input"),
-}
 _OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens")
 # Two hops only where these are absent, null or exactly so: an engine's lax parser takes "2", 2.0 or "true" as well.
 _HARMLESS = {"n": b"1", "best_of": b"1", "echo": b"false", "use_beam_search": b"false"}
@@ -44,8 +38,13 @@ async def read_body(exchange: Exchange, limit_bytes: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def parse(body: bytes, path: str) -> InferenceRequest:
-    """Return what routing needs of `body`. Raises InvalidRequest."""
+def parse(body: bytes, route: Route, content_type: bytes | None = None) -> InferenceRequest:
+    """Return what routing needs of `body`. Raises InvalidRequest.
+
+    `content_type` is the request's; it counts only where `route.model_in` says that the body may be a form.
+    """
+    if route.model_in != "member" and (route.model_in == "form" or multipart.is_form(content_type)):
+        return _parse_form(body, content_type)
     if not body.isascii():
         _check_utf8(body)
     members, one_hop_reason = _members(body)
@@ -61,20 +60,41 @@ def parse(body: bytes, path: str) -> InferenceRequest:
             )
         del members["kv_transfer_params"]
         body = json_object.build(members)
+    if "vllm_xargs" in members:
+        _check_extra_arguments(members["vllm_xargs"])
     prompt = b""
-    for name in _PROMPT_MEMBERS.get(path, ("messages", "prompt", "input")):
+    for name in route.prompt:
         if name in members:
             prompt = bytes(members[name])
             break
-    seed = seed_of(*[bytes(members[name]) if name in members else b"" for name in _SEED_MEMBERS])
+    if route.front:
+        prompt = b"".join([bytes(members[name]) for name in route.front if name in members]) + prompt
+    seed = seed_of(*[bytes(members[name]) if name in members else b"" for name in route.seed])
     return InferenceRequest(
         body=body,
         members=members,
         model=model,
         prompt_bytes=len(prompt),
         keys=block_keys(seed, prompt),
-        one_hop_reason=one_hop_reason or _one_hop_reason(path, members, prompt),
+        one_hop_reason=one_hop_reason or _one_hop_reason(route, members, prompt),
     )
+
+
+def _parse_form(body: bytes, content_type: bytes | None) -> InferenceRequest:
+    """Return what routing needs of multipart/form-data: the model; a file's bytes are not looked at."""
+    try:
+        model = multipart.text_field(body, content_type or b"", b"model")
+    except multipart.BadForm as error:
+        raise InvalidRequest(f"the body is no form: {error}") from error
+    if not model:
+        raise InvalidRequest('the form names no model: add a field "model"', param="model")
+    return InferenceRequest(body=body, members={}, model=model, prompt_bytes=0, keys=[], one_hop_reason="route")
+
+
+def _check_extra_arguments(raw: msgspec.Raw) -> None:
+    """Refuse a handoff in `vllm_xargs`: vLLM takes what is there for its own `kv_transfer_params`."""
+    if "kv_transfer_params" in json_object.names(raw):
+        raise InvalidRequest("kv_transfer_params is not taken from clients, in vllm_xargs neither", param="vllm_xargs")
 
 
 def _check_utf8(body: bytes) -> None:
@@ -97,16 +117,16 @@ def _members(body: bytes) -> tuple[Members, str | None]:
         raise InvalidRequest(f"the body is no JSON object: {error}") from error
 
 
-def _one_hop_reason(path: str, members: Members, prompt: bytes) -> str | None:
+def _one_hop_reason(route: Route, members: Members, prompt: bytes) -> str | None:
     """Return why this request takes one hop whatever the pool is, or None.
 
     One handoff holds the blocks of one prompt and is pulled once: several prompts or several answers to one prompt
     cannot share it, and embeddings are prompts beside the text's. Log-probabilities of the prompt are computed where
     the prompt is, so not on the decode engine.
     """
-    if path not in TWO_HOP_PATHS:
+    if not route.two_hop:
         return "route"
-    if prompt[:1] == b"[" and path == "/v1/completions" and _many_prompts(prompt):
+    if prompt[:1] == b"[" and route.kind == "completions" and _many_prompts(prompt):
         return "many_prompts"
     for name, harmless in _HARMLESS.items():
         raw = members.get(name)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from gateway.api.routes import OTHER, Route
 from gateway.clock import monotonic_s
 from gateway.errors import ClientGone
 from gateway.observability.receipts import Receipt
@@ -95,6 +96,7 @@ class Exchange:
     receipt: Receipt
     started_s: float
     engine_request_id: bytes
+    route: Route = OTHER
     connection: Connection | None = None
     deadline_s: float = float("inf")
     gone: bool = False
@@ -120,6 +122,12 @@ class Exchange:
             if name == wanted:
                 return value  # type: ignore[no-any-return]
         return None
+
+    @property
+    def method(self) -> bytes:
+        """The request's method."""
+        method: str = self.scope["method"]
+        return method.encode("ascii")
 
     @property
     def target(self) -> bytes:

@@ -186,7 +186,7 @@ async def _break_off(exchange: Exchange, error: GatewayError, last: bytes, event
     """End an answer that has begun: an event stream by an error event, anything else by closing the connection."""
     if events:
         gap = b"" if not last or last.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"
-        await exchange.finish(gap + b"data: " + error.body() + b"\n\n")
+        await exchange.finish(gap + error.event(exchange.route.style))
         return
     if exchange.connection is not None:
         exchange.drop()

@@ -1,6 +1,7 @@
 """A real HTTP server on a free port whose answers to POSTs are a test's own coroutine, byte by byte.
 
-GET /health, /v1/models and /metrics are answered as an idle engine would.
+So are those to any request for a response by its id. GET /health, /v1/models and /metrics are answered as an idle
+engine would.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ class Call:
     body: bytes
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    method: str = "POST"
 
     @property
     def json(self) -> Any:
@@ -105,8 +107,8 @@ class FakeEngine:
         try:
             while (request := await _read_request(reader)) is not None:
                 method, path, headers, body = request
-                call = Call(path, headers, body, reader, writer)
-                if method == "POST":
+                call = Call(path, headers, body, reader, writer, method)
+                if method == "POST" or path.startswith("/v1/responses/"):
                     self.calls.append(call)
                     await self.handler(call)
                 else:

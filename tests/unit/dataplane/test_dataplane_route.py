@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.api.routes import POSTED
 from gateway.dataplane.parse import parse
 from gateway.dataplane.records import Exchange, Plan, SingleHop, TwoHop
 from gateway.dataplane.route import Router
@@ -14,7 +15,7 @@ from scorers.model import Role
 from scorers.registry import build_profile
 
 LIMIT = 2
-REQUEST = parse(b'{"model":"m","prompt":"%b"}' % (b"x" * 500), "/v1/completions")
+REQUEST = parse(b'{"model":"m","prompt":"%b"}' % (b"x" * 500), POSTED["/v1/completions"])
 
 
 class Routed:
