@@ -36,6 +36,11 @@ class Route:
     style: Style = "openai"
     model_in: ModelIn = "member"
 
+    @property
+    def may_be_form(self) -> bool:
+        """Whether the content type has a say in how the body is read."""
+        return self.model_in != "member"
+
 
 _ANY_PROMPT = ("messages", "prompt", "input")
 RESPONSES = Route("responses", ("input",), front=("instructions",))
