@@ -46,18 +46,24 @@ def decide(profile: Profile, request: RequestView, pool: Sequence[EndpointView],
     candidates, rejected = _filtered(profile, request, pool)
     if not candidates:
         return Decision(picked=None, rejected=rejected)
+    scorers: list[str] = []
+    weights: list[float] = []
     terms: list[list[float]] = []
     totals = [0.0] * len(candidates)
-    for _, weight, scorer in profile.scorers:
+    for name, weight, scorer in profile.scorers:
         column = scorer.score(request, candidates)
+        if column is None:
+            continue
+        scorers.append(name)
+        weights.append(weight)
         terms.append(column)
         totals = [total + weight * term for total, term in zip(totals, column, strict=True)]
     names = tuple([endpoint.name for endpoint in candidates])
     return Decision(
         picked=names[profile.picker.pick(totals, chance)],
         candidates=names,
-        scorers=tuple([entry.name for entry in profile.scorers]),
-        weights=tuple([entry.weight for entry in profile.scorers]),
+        scorers=tuple(scorers),
+        weights=tuple(weights),
         terms=tuple(terms),
         totals=tuple(totals),
         rejected=rejected,

@@ -91,12 +91,8 @@ class Forwarder:
         exchange.wait_for(leg)
         lines = to_engine(exchange.client.headers, exchange.engine_request_id)
         try:
-            await leg.open(
-                request_head(
-                    exchange.client.method.encode("ascii"), exchange.client.target, endpoint, lines, len(body)
-                ),
-                body,
-            )
+            method = exchange.client.method.encode("ascii")
+            await leg.open(request_head(method, exchange.client.target, endpoint, lines, len(body)), body)
             if leg.status in _RETRIED:
                 raise await _refused(leg)
             if not leg.complete and _whole_answer(leg):

@@ -65,7 +65,7 @@ class Router:
         Raises QueueFull where it is full: what waits in line waits for any endpoint of its model.
         """
         endpoint = self._pool.get(name)
-        if endpoint is None or not endpoint.ready or request.model not in endpoint.model_ids:
+        if endpoint is None or not endpoint.ready or request.model not in endpoint.servable:
             return None
         if endpoint.in_flight >= self._max_in_flight:
             raise QueueFull(f"endpoint {name}, which keeps the response before this one, is full", retry_after_s=1.0)
@@ -99,7 +99,7 @@ class Router:
     ) -> list[EndpointView]:
         """Leave prefill endpoints out while others, full as they may be, serve the model and have not failed it."""
         for one in self._pool:
-            usable = one.ready and one.name not in tried and request.model in one.model_ids
+            usable = one.ready and one.name not in tried and request.model in one.servable
             if one.spec.role != "prefill" and usable:
                 return [view for view in views if view.role != "prefill"]
         return views

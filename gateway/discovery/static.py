@@ -28,4 +28,5 @@ def spec_of(endpoint: EndpointConfig) -> EndpointSpec:
         port=parts.port or 80,
         role=endpoint.role,
         labels=dict(endpoint.labels),
+        loadable_adapters=endpoint.loadable_adapters,
     )

@@ -54,7 +54,7 @@ def test_each_parameter_has_the_type_its_file_says(key, value, kind):
 
 
 def test_every_plugin_is_known_by_its_file_name():
-    assert plugin_names("scorers") == ("in_flight", "kv_usage", "prefix_cache", "queue_depth")
+    assert plugin_names("scorers") == ("in_flight", "kv_usage", "lora", "prefix_cache", "queue_depth")
     assert plugin_names("filters") == ("healthy", "model_served", "role")
     assert plugin_names("picker") == ("max_score",)
 
@@ -67,7 +67,7 @@ def test_every_plugin_can_be_made_from_its_name_alone():
 
 def test_no_two_scorer_folders_share_a_name():
     assert len(FOLDERS["scorers"]) == 2
-    assert len(set(plugin_names("scorers"))) == len(plugin_names("scorers")) == 4
+    assert len(set(plugin_names("scorers"))) == len(plugin_names("scorers")) == 5
 
 
 def test_order_and_weights_are_the_configured_ones():
