@@ -82,7 +82,7 @@ Handler = Callable[[Call], Awaitable[None]]
 
 @dataclass
 class FakeEngine:
-    """The server: `calls` in order of arrival; `adapters` maps a name to its base model, `active` names those that run."""
+    """The server: `calls` in order of arrival; `adapters` maps a name to its base model, `active` lists some."""
 
     handler: Handler
     models: list[str] = field(default_factory=lambda: ["m"])

@@ -55,7 +55,8 @@ async def test_the_search_ends_at_an_answer_at_the_last_endpoint_and_at_its_boun
     async def following() -> Leg | None:
         nonlocal asked
         asked += 1
-        return answer(b"none", status=404)
+        leg: Leg = answer(b"none", status=404)
+        return leg
 
     async def nobody() -> None:
         return None
