@@ -11,7 +11,7 @@ from gateway.connectors import Connector, Handoff
 from gateway.dataplane.admit import admit
 from gateway.dataplane.forward import Forwarder
 from gateway.dataplane.ids import engine_id_of, request_id_of
-from gateway.dataplane.parse import parse
+from gateway.dataplane.parse import parse, parse_form
 from gateway.dataplane.records import Exchange, InferenceRequest, Plan, TwoHop
 from gateway.dataplane.relay import relay
 from gateway.dataplane.responses import Made, Responses, first_found
@@ -70,7 +70,7 @@ class DataPlane:
             if route is RESPONSE_BY_ID:
                 prompt_bytes, leg = 0, await self._by_id(exchange, client.body)
             else:
-                request = parse(client.body, route, client.header(b"content-type") if route.may_be_form else None)
+                request = parse(client.body, route) if not route.may_be_form else await _parse_form(client, route)
                 prompt_bytes, leg = request.prompt_bytes, await self._infer(exchange, request)
             await relay(exchange, leg, self._receipt_headers(exchange, prompt_bytes), self.metrics.inter_token)
         except GatewayError as error:
@@ -223,6 +223,10 @@ def _exchange(client: ClientRequest, route: Route, total_s: float) -> Exchange:
     )
     client.watcher = exchange
     return exchange
+
+
+async def _parse_form(client: ClientRequest, route: Route) -> InferenceRequest:
+    return await parse_form(client.body, route, client.header(b"content-type"))
 
 
 def stopping_error() -> ShuttingDown:

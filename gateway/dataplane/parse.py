@@ -1,5 +1,7 @@
 """Bytes to `InferenceRequest`: reads only what routing needs, keeps the bytes."""
 
+import asyncio
+
 import msgspec
 
 from gateway.api.routes import Route
@@ -14,13 +16,8 @@ _OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens")
 _HARMLESS = {"n": b"1", "best_of": b"1", "echo": b"false", "use_beam_search": b"false"}
 
 
-def parse(body: bytes | bytearray, route: Route, content_type: bytes | None = None) -> InferenceRequest:
-    """Return what routing needs of `body`. Raises InvalidRequest.
-
-    `content_type` is the request's; it counts only where `route.model_in` says that the body may be a form.
-    """
-    if route.model_in != "member" and (route.model_in == "form" or multipart.is_form(content_type)):
-        return _parse_form(body, content_type)
+def parse(body: bytes | bytearray, route: Route) -> InferenceRequest:
+    """Return what routing needs of `body`, a JSON object. Raises InvalidRequest."""
     if not body.isascii():
         _check_utf8(body)
     members, one_hop_reason = _members(body)
@@ -56,10 +53,22 @@ def parse(body: bytes | bytearray, route: Route, content_type: bytes | None = No
     )
 
 
-def _parse_form(body: bytes | bytearray, content_type: bytes | None) -> InferenceRequest:
-    """Return what routing needs of multipart/form-data: the model; a file's bytes are not looked at."""
+async def parse_form(body: bytes | bytearray, route: Route, content_type: bytes | None) -> InferenceRequest:
+    """Return what routing needs of a body that may be multipart/form-data, as `content_type` and `route` say.
+
+    Of a form that is the model; a file's bytes are neither copied nor decoded, and others have their turn between
+    stretches of a long one. Raises InvalidRequest.
+    """
+    if route.model_in != "form" and not multipart.is_form(content_type):
+        return parse(body, route)
+    walk = multipart.find_text(body, content_type or b"", b"model")
+    model = None
     try:
-        model = multipart.text_field(body, content_type or b"", b"model")
+        while True:
+            next(walk)
+            await asyncio.sleep(0)
+    except StopIteration as end:
+        model = end.value
     except multipart.BadForm as error:
         raise InvalidRequest(f"the body is no form: {error}") from error
     if not model:

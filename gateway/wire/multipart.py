@@ -6,8 +6,10 @@ Sources: RFC 7578; RFC 2046, section 5.1.
 """
 
 import re
+from collections.abc import Generator
 
 MAX_PARTS = 1000
+STEP_BYTES = 1 << 20
 MAX_PART_HEAD_BYTES = 8192
 MAX_VALUE_BYTES = 8192
 MAX_BOUNDARY_BYTES = 200
@@ -38,10 +40,11 @@ def boundary_of(content_type: bytes) -> bytes:
     return boundary
 
 
-def text_field(body: bytes | bytearray, content_type: bytes, name: bytes) -> str | None:
+def find_text(body: bytes | bytearray, content_type: bytes, name: bytes) -> Generator[None, None, str | None]:
     """Return the value of the field `name`, None where there is none. Raises BadForm.
 
-    The walk is one search for the boundary through the whole body.
+    The walk is one search for the boundary through the whole body, and yields after each MiB of it: a MiB made to be
+    slow takes some milliseconds.
     """
     delimiter = b"\r\n--" + boundary_of(content_type)
     at = len(delimiter) - 2
@@ -56,9 +59,12 @@ def text_field(body: bytes | bytearray, content_type: bytes, name: bytes) -> str
         head_end = body.find(b"\r\n\r\n", at, at + MAX_PART_HEAD_BYTES)
         if head_end < 0:
             raise BadForm(f"the head of a part does not end within {MAX_PART_HEAD_BYTES} bytes")
-        end = body.find(delimiter, head_end + 2)  # the part may be empty, its head's last line end the delimiter's
-        if end < 0:
-            raise BadForm("the body does not end with the closing boundary")
+        start = head_end + 2  # the part may be empty, its head's last line end the delimiter's
+        while (end := body.find(delimiter, start, start + STEP_BYTES + len(delimiter) - 1)) < 0:
+            start += STEP_BYTES
+            if start >= len(body):
+                raise BadForm("the body does not end with the closing boundary")
+            yield
         found, is_file = _name(bytes(body[at + 2 : head_end]))
         if found == name:
             if value is not None or is_file:

@@ -6,13 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire import multipart
-from gateway.wire.multipart import BadForm, boundary_of, is_form, text_field
+from gateway.wire.multipart import BadForm, boundary_of, find_text, is_form
 
 TYPE = b"multipart/form-data; boundary=b"
 MODEL = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n'
 FILE = (
     b'--b\r\nContent-Disposition: form-data; name="file"; filename="a \\"b\\".wav"\r\ncontent-type: audio/wav\r\n\r\n'
 )
+
+
+def text_field(body: bytes | bytearray, content_type: bytes, name: bytes) -> str | None:
+    walk = find_text(body, content_type, name)
+    try:
+        while True:
+            next(walk)
+    except StopIteration as end:
+        value: str | None = end.value
+        return value
 
 
 def model_in(body: bytes, content_type: bytes = TYPE) -> str | None:
@@ -117,3 +127,12 @@ def test_a_field_beside_a_file_is_found_on_either_side():
     assert model_in(FILE + b"\r\n--b--") is None
     assert model_in(b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\n\r\n--b--') == ""
     assert model_in(part(b"form-data; name=model", b"m" * multipart.MAX_VALUE_BYTES)) == "m" * 8192
+
+
+@pytest.mark.parametrize("size", [(1 << 20) + step for step in range(-120, -60)] + [5 << 20])
+def test_a_boundary_is_found_wherever_a_stretch_of_the_walk_ends(size):
+    body = FILE + b"\0" * size + b"\r\n" + MODEL + b"--b--"
+    assert model_in(body) == "m"
+    assert len(list(find_text(body, TYPE, b"model"))) == size >> 20
+    with pytest.raises(BadForm, match="closing boundary"):
+        model_in(FILE + b"\0" * size)
