@@ -22,6 +22,7 @@ from gateway.config import Config
 from gateway.config_types import split_address
 from gateway.dataplane.forward import Forwarder
 from gateway.dataplane.handle import DataPlane, stopping_error
+from gateway.dataplane.responses import Responses
 from gateway.dataplane.route import Router
 from gateway.dataplane.two_hop import PrefillLeg
 from gateway.discovery.static import StaticSource
@@ -241,6 +242,7 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         pool=pool,
         admission=admission,
         router=router,
+        responses=Responses(pool),
         metrics=metrics,
         receipts=receipts,
         stopping=stopping,

@@ -53,6 +53,10 @@ class EndpointConfig(Section):
     name: Text = Field(default="", description="name in metrics, receipts, headers and logs; default host:port")
     role: Role = Field(default="both", description="what it computes: prompts (prefill), answers (decode), or both")
     labels: dict[str, str] = Field(default={}, description="free; zone, rack, host and gpu are understood")
+    loadable_adapters: tuple[Text, ...] = Field(
+        default=(),
+        description="globs of LoRA adapters that it loads by itself when a request names one (vLLM: a LoRA resolver)",
+    )
     kv_events: Unavailable = Field(default=None, description="not available in this version")
     kv_replay: Unavailable = Field(default=None, description="not available in this version")
 
@@ -195,7 +199,7 @@ class ScorerConfig(Section):
         return dict(self.model_extra or {})
 
 
-DEFAULT_SCORERS = {"prefix_cache": 3.0, "queue_depth": 2.0, "kv_usage": 1.0}
+DEFAULT_SCORERS = {"prefix_cache": 3.0, "queue_depth": 2.0, "kv_usage": 1.0, "lora": 1.0}
 
 
 class RoutingConfig(Section):

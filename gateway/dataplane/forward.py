@@ -25,7 +25,7 @@ BAD_REQUEST = 400
 NOT_FOUND = 404
 TOO_MANY_REQUESTS = 429
 _RETRIED = frozenset({429, 500, 502, 503, 504})
-_STREAM_ERROR = b'data: {"error"'
+_STREAM_ERRORS = (b'data: {"error"', b"event: error\n", b"event: error\r\n")
 _TIMER_EARLY_S = 0.01  # a timer may come a little before its time; then too the request's own time was over
 _SUCCESS = Event.SUCCESS
 # The engine has done no work for these, so that trying elsewhere adds none; the attempts bound them.
@@ -35,13 +35,13 @@ _FREE_OF_BUDGET = frozenset({"connect", "429", "no_progress"})
 class AnswerRefused(UpstreamFailed):
     """An engine answered, and another may do better: `leg` is the answer, whole (`leg.complete`) or its beginning.
 
-    `event` is what it says of the engine.
+    `told` is what it says of the engine.
     """
 
     def __init__(self, leg: Leg, event: Event) -> None:
         excerpt = b"".join(leg.early)[:500].decode("utf-8", "replace")
         super().__init__(f"endpoint {leg.name} answered {leg.status}: {excerpt}")
-        self.leg, self.event = leg, event
+        self.leg, self.told = leg, event
 
 
 class _Tries:
@@ -157,12 +157,13 @@ class Forwarder:
 
     async def _open(self, exchange: Exchange, endpoint: Endpoint, leg: Leg, body: bytes | bytearray) -> None:
         lines = to_engine(exchange.client.headers, exchange.engine_request_id)
-        await leg.open(request_head(b"POST", exchange.client.target, endpoint, lines, len(body)), body)
+        method = exchange.client.method.encode("ascii")
+        await leg.open(request_head(method, exchange.client.target, endpoint, lines, len(body)), body)
         if leg.status in _RETRIED:
             raise await _refused(leg)
         if not leg.complete and _whole_answer(leg):
             await leg.read(WHOLE_ANSWER_BYTES)
-        if leg.early and leg.early[0].startswith(_STREAM_ERROR):
+        if leg.early and leg.early[0].startswith(_STREAM_ERRORS):
             # A stream whose first event is an error has not begun: no token is lost by asking elsewhere.
             event = _stream_error(leg.early[0])
             leg.status = 500
@@ -177,7 +178,7 @@ def _blame(endpoint: Endpoint, error: EngineError, late_s: float) -> None:
     if isinstance(error, ConnectFailed):
         endpoint.connect_failed(error.message)
     if isinstance(error, AnswerRefused):
-        endpoint.outcome(error.event, now_s, error.message)
+        endpoint.outcome(error.told, now_s, error.message)
     elif isinstance(error, UpstreamTimeout):
         if now_s < late_s:
             endpoint.outcome(Event.SILENT, now_s, error.message)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.api.request import ClientRequest
+from gateway.api.routes import OTHER, Route
 from gateway.clock import monotonic_s
 from gateway.errors import ClientGone, GatewayError, UpstreamFailed
 from gateway.observability.receipts import Receipt
@@ -86,6 +87,7 @@ class Exchange:
     receipt: Receipt
     started_s: float
     engine_request_id: bytes
+    route: Route = OTHER
     deadline_s: float = float("inf")
     awaiting: Abortable | None = None
     streaming: Leg | None = None
@@ -155,4 +157,4 @@ class Exchange:
         retry = b"" if error.retry_after is None else b"retry-after: %b\r\n" % error.retry_after.encode("ascii")
         lines = b"content-type: application/json\r\nx-request-id: %b\r\n%b" % (self.request_id, retry)
         self.receipt.status = error.status
-        self.client.respond(error.status, lines, error.body())
+        self.client.respond(error.status, lines, error.body(self.route.style))

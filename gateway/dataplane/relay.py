@@ -210,6 +210,6 @@ def _sinks(client: ClientRequest, passage: Passage) -> tuple[Callable[[bytes], N
 def _break_off(exchange: Exchange, error: GatewayError, mid_event: bool, events: bool) -> None:
     """End an answer that has begun: an event stream by an error event, anything else by closing the connection."""
     if events:
-        exchange.client.finish((b"\n\n" if mid_event else b"") + b"data: " + error.body() + b"\n\n")
+        exchange.client.finish((b"\n\n" if mid_event else b"") + error.event(exchange.route.style))
     else:
         exchange.client.drop()

@@ -29,5 +29,6 @@ def spec_of(endpoint: EndpointConfig) -> EndpointSpec:
         port=parts.port or (443 if tls else 80),
         role=endpoint.role,
         labels=dict(endpoint.labels),
+        loadable_adapters=endpoint.loadable_adapters,
         tls=tls,
     )

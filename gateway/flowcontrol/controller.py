@@ -81,7 +81,7 @@ class Admission:
 
     def check_model(self, model: str) -> None:
         """Raise ModelNotFound if endpoints have told their models and none, now or before, has told this one."""
-        if self._pool.has_told and not self._pool.remembers(model):
+        if self._pool.has_told and not self._pool.could_serve(model):
             raise ModelNotFound(model, self._pool.served_models())
 
     def may_go(self, model: str) -> bool:
@@ -127,7 +127,7 @@ class Admission:
         models that share an endpoint, the one whose first has waited longest tries first: none starves another.
         """
         for model, places in sorted(self._places.items(), key=lambda line: line[1][0].number):
-            if self._pool.has_told and not self._pool.remembers(model):
+            if self._pool.has_told and not self._pool.could_serve(model):
                 while places:
                     self._wake(model, places)
             elif self._has_room(model):
@@ -136,7 +136,7 @@ class Admission:
     def late(self, model: str) -> GatewayError:
         """Return the error of a request whose wait was too long."""
         name, waited = repr(cut(model)), f"waited {self.max_wait_s:g} s (flow_control.max_queue_wait_s)"
-        if any(one.ready and model in one.model_ids for one in self._pool):
+        if any(one.ready and model in one.servable for one in self._pool):
             return QueueFull(f"no endpoint had room for {name}: {waited}", retry_after_s=self.retry_after_s())
         return NoEndpoint(f"no endpoint is ready to serve {name}: {waited}", retry_after_s=self.max_wait_s)
 
@@ -147,7 +147,7 @@ class Admission:
     def _has_room(self, model: str) -> bool:
         limit = self._max_in_flight
         for one in self._pool.each():  # noqa: SIM110 - a generator costs every request more than the answer
-            if one.in_flight < limit and model in one.model_ids and one.accepting:
+            if one.in_flight < limit and model in one.servable and one.accepting:
                 return True
         return False
 

@@ -4,7 +4,7 @@ Invariant: `in_flight` equals the leases taken and not yet released; every chang
 it is tried again after an ejection (`State.TRIAL`) at most one lease taken since then is out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -13,7 +13,8 @@ from gateway.pool import ejection
 from gateway.pool.ejection import Event, Sight, Standing
 from gateway.pool.health import Health, Limits, Signal, State, step
 from gateway.pool.scrape import Load
-from scorers.model import NO_LABELS, EndpointView, Role
+from gateway.pool.servable import servable
+from scorers.model import NO_LABELS, Adapters, EndpointView, Role
 
 NEVER_S = float("-inf")
 _REASON_CHARS = 200
@@ -30,6 +31,7 @@ class Abortable(Protocol):
 class EndpointSpec:
     """What discovery tells of an endpoint; `url` has no trailing slash, `host` no brackets, `port` is a number.
 
+    `loadable_adapters` are globs of the adapters that it loads by itself when a request names one.
     `tls`: it speaks https. `authority` is what a request's `host` header says.
     """
 
@@ -39,6 +41,7 @@ class EndpointSpec:
     port: int
     role: Role = "both"
     labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
+    loadable_adapters: tuple[str, ...] = ()
     tls: bool = False
     authority: bytes = field(init=False, repr=False, compare=False)
 
@@ -126,6 +129,8 @@ class Endpoint:
         self.load: Load | None = None
         self.models: tuple[Model, ...] = ()
         self.model_ids: frozenset[str] = frozenset()
+        self.servable: Container[str] = servable(self.model_ids, spec.loadable_adapters)
+        self._adapters: Adapters | None = None
         self.health = Health()
         self.standing = Standing()
         self.draining = False
@@ -226,7 +231,7 @@ class Endpoint:
             name=spec.name,
             role=spec.role,
             ready=self.accepting,
-            models=self.model_ids,
+            models=self.servable,
             waiting=(load.waiting or 0.0) if load else 0.0,
             running=(load.running or 0.0) if load else 0.0,
             kv_usage=(load.kv_usage or 0.0) if load else 0.0,
@@ -236,7 +241,16 @@ class Endpoint:
             stale=stale,
             labels=spec.labels,
             warmth=warmth,
+            adapters=self._adapters,
         )
+
+    def _tell_adapters(self) -> None:
+        load, self.kept_view = self.load, None
+        if load is None or load.adapters is None:
+            self._adapters = None
+            return
+        own = frozenset(model.id for model in self.models if not model.entry.get("parent"))
+        self._adapters = Adapters(own, frozenset(load.adapters), load.adapter_slots)
 
     def scrape_age_s(self, now_s: float) -> float:
         """Seconds since the last good scrape began; infinite before the first."""
@@ -251,6 +265,7 @@ class Endpoint:
         if self.load is not None and load.restarted_since(self.load):
             self._change_identity()
         self.load = load
+        self._tell_adapters()
         self.scrape_error = None
         self._mark = mark
         self.kept_view = None
@@ -266,14 +281,17 @@ class Endpoint:
             return
         before, after = _own_models(self.models), _own_models(told)
         self.models, self.model_ids, self.kept_view = told, frozenset(model.id for model in told), None
+        self.servable = servable(self.model_ids, self.spec.loadable_adapters)
         if before and before != after:
             self._change_identity()
+        self._tell_adapters()
         self.on_models(self)
 
     def _change_identity(self) -> None:
         """Forget the figures of the process that was there before; leases stay until their holders let go."""
         self.identity_changes += 1
         self.load = None
+        self._tell_adapters()
         self._mark = ScrapeMark(NEVER_S, self._sent, self._finished)
         self._cool()
         self._take(Standing())

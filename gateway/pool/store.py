@@ -160,6 +160,10 @@ class Pool:
         """Whether any endpoint, there now or gone, has told `model` (the newest 10,000 names are kept)."""
         return model in self._remembered or any(model in one.model_ids for one in self._endpoints.values())
 
+    def could_serve(self, model: str) -> bool:
+        """Whether any endpoint has told `model`, or one that is there could load it."""
+        return self.remembers(model) or any(model in one.servable for one in self._endpoints.values())
+
     def describe(self, now_s: float) -> list[dict[str, Any]]:
         """Return what `GET /admin/endpoints` shows."""
         return [endpoint.describe(now_s) for endpoint in self._endpoints.values()]
