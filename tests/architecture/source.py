@@ -17,6 +17,7 @@ DECIDING = (
     "gateway/connectors/",
     "gateway/pool/health.py",
     "gateway/pool/scrape.py",
+    "gateway/observability/snapshot.py",
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
