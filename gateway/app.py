@@ -18,22 +18,28 @@ from gateway.api.edges import build_edges
 from gateway.api.inference import InferenceRoutes
 from gateway.api.protocol import ClientConnection
 from gateway.clock import chance, monotonic_s
-from gateway.config import Config, split_address
+from gateway.config import Config
 from gateway.dataplane.forward import Forwarder
 from gateway.dataplane.handle import DataPlane
 from gateway.dataplane.route import Router
 from gateway.dataplane.two_hop import PrefillLeg
 from gateway.discovery.static import StaticSource
-from gateway.errors import ConfigError
+from gateway.errors import ShuttingDown
 from gateway.flowcontrol.controller import BAND, Admission
+from gateway.listening import Sockets, listen, log_addresses
 from gateway.observability.loop_lag import measure_loop_lag
 from gateway.observability.metrics import EndpointReading, Metrics
 from gateway.observability.receipts import Receipts
+from gateway.observability.snapshot import Snapshot
 from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Limits, State
 from gateway.pool.store import Pool
 from gateway.pool.watch import Watch
 from gateway.prefix.index import PrefixIndex
+from gateway.state import SharedState
+from gateway.state.index import SharedIndex
+from gateway.state.memory import MemoryState
+from gateway.state.together import Everyone
 from gateway.upstream.client import LegTimeouts
 from gateway.upstream.engines import Engines
 from scorers.profile import Profile
@@ -58,17 +64,21 @@ class Parts:
     metrics: Metrics
     receipts: Receipts
     data_plane: DataPlane
+    everyone: Everyone
 
 
 class Gateway:
     """One gateway process: `run` serves until `stop` is called.
 
     Once `started` is set it listens: `address` is (host, port) of the inference API, `admin_address` that of the admin
-    API, None where it is off.
+    API, None where it is off. `sockets` listen already and are closed at the end; without them it listens where
+    `config` says. `state` is what it shares with the other processes of the gateway; without it there are none.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, sockets: Sockets | None = None, state: SharedState | None = None) -> None:
         self.config = config
+        self._given = sockets
+        self._state = state or MemoryState()
         self.parts: Parts | None = None
         self.address: tuple[str, int] | None = None
         self.admin_address: tuple[str, int] | None = None
@@ -79,16 +89,17 @@ class Gateway:
     async def run(self) -> None:
         """Serve until `stop`. Raises ConfigError where an address cannot be listened on."""
         with contextlib.ExitStack() as sockets:
-            listener = sockets.enter_context(_listen(self.config.listen, "listen"))
-            admin = self.config.admin.listen
-            admin_listener = sockets.enter_context(_listen(admin, "admin.listen")) if admin is not None else None
-            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_stopping)
+            listener, admin_listener = self._given or listen(self.config)
+            sockets.enter_context(listener)
+            if admin_listener is not None:
+                sockets.enter_context(admin_listener)
+            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_stopping, self._state)
             edges = build_edges(parts.pool, parts.metrics, self._is_stopping)
             self._servers = [self._server(InferenceRoutes(parts.data_plane, edges))]
             served: list[tuple[_Server, socket.socket]] = [(self._servers[0], listener)]
             self.address = listener.getsockname()[:2]
             if admin_listener is not None:
-                app = build_admin(parts.pool, parts.receipts, self.config.admin.token, monotonic_s)
+                app = build_admin(parts.everyone, self.config.admin.token)
                 self._servers.append(self._server(app))
                 served.append((self._servers[1], admin_listener))
                 self.admin_address = admin_listener.getsockname()[:2]
@@ -105,11 +116,13 @@ class Gateway:
                 group.create_task(watch.run(source), name="discovery"),
                 group.create_task(measure_loop_lag(parts.metrics.loop_lag), name="loop lag"),
             ]
+            await asyncio.sleep(0)  # discovery has begun: orders of the others are about endpoints that are there
+            await self._state.join(parts.everyone)
+            background.append(group.create_task(self._share(), name="shared state"))
             servers = [group.create_task(server.serve([sock]), name="server") for server, sock in served]
             self.started.set()
-            logger.info("listening on http://%s:%d", *self.address or ())
-            if self.admin_address is not None:
-                logger.info("admin API on http://%s:%d", *self.admin_address)
+            if self._given is None:
+                log_addresses(self.address, self.admin_address)
             for task in servers:
                 await task
             for task in background:
@@ -117,6 +130,13 @@ class Gateway:
             for endpoint in parts.pool:
                 watch.stop(endpoint.name)
         logger.info("stopped")
+
+    async def _share(self) -> None:
+        """Share until the others cannot be reached: then this process is an orphan, and stops."""
+        await self._state.run()
+        if not self._stopping:
+            logger.error("the supervisor is gone")
+            self.stop()
 
     def stop(self) -> None:
         """Take no connections; requests in flight have `drain.grace_s`, rounded up, or none after a second call."""
@@ -161,17 +181,20 @@ class _Server(uvicorn.Server):
         yield
 
 
-def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool]) -> Parts:
+def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool], state: SharedState) -> Parts:
     """Return the parts of a gateway for `config`, wired; nothing runs yet. `stopping()`: take no new requests."""
     flow, timeouts = config.flow_control, config.timeouts
     pool = Pool(
         Limits(config.health.healthy_after, config.health.unhealthy_after), stale_after_s=config.scrape.stale_after_s
     )
     engines = Engines(loop)
-    index = PrefixIndex(INDEX_BLOCKS_PER_ENDPOINT)
+    blocks = INDEX_BLOCKS_PER_ENDPOINT
+    index = PrefixIndex(blocks) if state.alone else SharedIndex(blocks, state.sent)
     admission = Admission(pool, flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s, monotonic_s)
     metrics = Metrics(lambda: _readings(pool), lambda: {BAND: admission.waiting})
     receipts = Receipts()
+    everyone = Everyone(state, pool, metrics, receipts, index, monotonic_s)
+    metrics.over_all = lambda: _over_all(state)
     connector = connectors.load(config.disaggregation.connector)
     router = Router(
         pool,
@@ -201,15 +224,18 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         receipt_headers=config.routing.receipt_headers,
         stopping=stopping,
     )
-    return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane)
+    return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane, everyone)
 
 
-def run_until_signal(config: Config) -> None:
-    """Serve in this thread, on uvloop, until SIGINT or SIGTERM; raise ConfigError where it cannot start."""
+def run_until_signal(config: Config, sockets: Sockets | None = None, state: SharedState | None = None) -> None:
+    """Serve in this thread, on uvloop, until SIGINT or SIGTERM; raise ConfigError where it cannot start.
+
+    `sockets` and `state` are as `Gateway` takes them.
+    """
     import uvloop
 
     async def serve() -> None:
-        gateway = Gateway(config)
+        gateway = Gateway(config, sockets, state)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, gateway.stop)
@@ -225,25 +251,11 @@ def _profile(config: Config) -> Profile:
     return build_profile(scorers, routing.filters, routing.picker)
 
 
-def _listen(address: str, key: str) -> socket.socket:
-    host, port = split_address(address)
+async def _over_all(state: SharedState) -> Snapshot:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        # Of a name with both kinds of address, such as localhost, the one that every client tries.
-        family, kind, protocol, _, where = min(found, key=lambda one: one[0] != socket.AF_INET)
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"{key}: {address}: {error}") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(2048)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        how = "--listen HOST:PORT" if key == "listen" else "TWOHOP_ADMIN__LISTEN=HOST:PORT, or null for none"
-        raise ConfigError(f"{key}: cannot listen on {address}: {error.strerror}; choose another: {how}") from error
-    return listener
+        return await state.snapshot()
+    except ConnectionError as error:  # this process's own figures alone would read as a fall of every counter
+        raise ShuttingDown(f"the figures of all workers are not known: {error}", retry_after_s=1.0) from error
 
 
 def _readings(pool: Pool) -> Iterable[EndpointReading]:

@@ -68,6 +68,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+MAX_WORKERS = 256
+
 Unavailable = Annotated[None, BeforeValidator(_not_available)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -318,6 +320,9 @@ class Config(Section):
     listen: Address = Field(default="127.0.0.1:8000", description="host:port of the inference API, /metrics and health")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least severity that is logged"
+    )
+    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS, strict=True)] = Field(
+        default=1, description="processes that serve, one for each core that the gateway may use"
     )
     admin: AdminConfig = AdminConfig()
     discovery: DiscoveryConfig = DiscoveryConfig()

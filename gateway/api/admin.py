@@ -1,19 +1,17 @@
 """The admin API: what the gateway knows of its endpoints, and why each request went where it went."""
 
 import hmac
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
 
 from gateway.api.edges import shape_errors
 from gateway.errors import InvalidApiKey
-from gateway.observability.receipts import Receipts
-from gateway.pool.store import Pool
+from gateway.state.together import Everyone
 
 
-def build_admin(pool: Pool, receipts: Receipts, token: str | None, clock: Callable[[], float]) -> FastAPI:
-    """Return the admin app; `clock` is monotonic seconds. With a `token`, every route needs it as a Bearer token."""
+def build_admin(everyone: Everyone, token: str | None) -> FastAPI:
+    """Return the admin app, which covers every process. With a `token`, every route needs it as a Bearer token."""
 
     async def check_token(request: Request) -> None:
         if token is None:
@@ -27,17 +25,17 @@ def build_admin(pool: Pool, receipts: Receipts, token: str | None, clock: Callab
 
     @app.get("/admin/endpoints")
     async def endpoints() -> dict[str, Any]:
-        return {"endpoints": pool.describe(clock())}
+        return await everyone.endpoints()
 
     @app.get("/admin/decisions")
     async def decisions(limit: int = Query(100, ge=1, le=1000)) -> dict[str, Any]:
-        return {"decisions": [receipt.describe() for receipt in receipts.latest(limit)]}
+        return await everyone.decisions(limit)
 
     @app.get("/admin/decisions/{request_id:path}")
     async def decision(request_id: str) -> dict[str, Any]:
-        receipt = receipts.find(request_id)
+        receipt = await everyone.decision(request_id)
         if receipt is None:
             raise HTTPException(404, "no receipt of this request id is kept (the last 1,000 are)")
-        return receipt.describe()
+        return receipt
 
     return app

@@ -61,9 +61,9 @@ def merge_all(parts: Iterable[Snapshot]) -> Snapshot:
 
 
 def lasting(snapshot: Snapshot, max_series: int) -> Snapshot:
-    """Return what stays of a process that has ended: no gauges, and per metric `max_series` series and one for all else.
+    """Return what stays of a process that has ended: no gauges, and a bounded number of series.
 
-    The series kept are those that came first; the totals of a metric stay what they were.
+    Of each metric the first `max_series` are kept and one more for all else; its total stays what it was.
     """
     counters: dict[str, Series] = {}
     for name, series in snapshot.counters.items():

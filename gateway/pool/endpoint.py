@@ -91,6 +91,7 @@ class Endpoint:
         self.draining = False
         self.gone = False
         self.in_flight = 0
+        self.in_flight_elsewhere = 0  # leases of the gateway's other processes, as last told
         self.identity_changes = 0
         self.scrape_error: str | None = None
         self.on_room: Callable[[Endpoint], None] = _ignore
@@ -132,6 +133,14 @@ class Endpoint:
         self._view = None
         self.on_room(self)
 
+    def hear_elsewhere(self, in_flight: int) -> None:
+        """Take in how many leases the gateway's other processes hold on it."""
+        fewer = in_flight < self.in_flight_elsewhere
+        self.in_flight_elsewhere = in_flight
+        self._view = None
+        if fewer:
+            self.on_room(self)
+
     def view(self, now_s: float) -> EndpointView:
         """Return this endpoint as a decision sees it at `now_s` (monotonic); the same object while nothing changed."""
         view = self._view
@@ -150,7 +159,7 @@ class Endpoint:
             waiting=(load.waiting or 0.0) if load else 0.0,
             running=(load.running or 0.0) if load else 0.0,
             kv_usage=(load.kv_usage or 0.0) if load else 0.0,
-            in_flight=self.in_flight,
+            in_flight=self.in_flight + self.in_flight_elsewhere,
             sent_since_scrape=self._sent - self._mark.sent,
             finished_since_scrape=self._finished - self._mark.finished,
             stale=stale,
@@ -240,7 +249,8 @@ class Endpoint:
             "ready": self.ready,
             "why_not_ready": self.why_not_ready,
             "models": sorted(self.model_ids),
-            "in_flight": self.in_flight,
+            "in_flight": self.in_flight + self.in_flight_elsewhere,
+            "in_flight_elsewhere": self.in_flight_elsewhere,
             "sent_since_scrape": self._sent - self._mark.sent,
             "finished_since_scrape": self._finished - self._mark.finished,
             "load": load.describe() if load else None,

@@ -17,6 +17,14 @@ GATHER_S = 0.5
 """Seconds that the others have to answer a question."""
 
 
+class OrderRefused(Exception):
+    """An order could not be carried out, so nobody who joins later gets it; `told` is what its giver is to hear."""
+
+    def __init__(self, told: Any) -> None:
+        super().__init__(str(told))
+        self.told = told
+
+
 class Participant(Protocol):
     """What one gateway process shows of itself, and takes in of the others; no method waits."""
 
@@ -41,7 +49,7 @@ class Participant(Protocol):
         ...
 
     def obey(self, order: Mapping[str, Any]) -> Any:
-        """Carry an order out in this process, and return what the one who gave it is to hear; may raise."""
+        """Carry an order out in this process; return what its giver is to hear, or raise OrderRefused."""
         ...
 
 

@@ -4,11 +4,12 @@ Invariant: every change reaches the others inside the call that made it, but for
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gateway.observability.snapshot import EMPTY, Snapshot, lasting, merge, merge_all
-from gateway.state import BATCH_S, GATHER_S, Gathered, Participant
+from gateway.state import BATCH_S, GATHER_S, Gathered, OrderRefused, Participant
 
 MAX_SERIES = 10_000
 
@@ -45,7 +46,8 @@ class MemoryState:
         """Become one of the participants."""
         self._memory.participants[self.number] = participant
         for order in self._memory.orders.values():
-            participant.obey(order)
+            with suppress(OrderRefused):
+                participant.obey(order)
 
     async def run(self) -> None:
         """Tell leases until cancelled; one that is alone has nobody to tell."""
@@ -68,10 +70,11 @@ class MemoryState:
         self._memory.orders[key] = order
         for number, participant in self._memory.participants.items():
             if number != self.number:
-                participant.obey(order)
+                with suppress(OrderRefused):
+                    participant.obey(order)
         return told
 
-    async def gather(self, question: str, argument: Any = None, timeout_s: float = GATHER_S) -> Gathered:  # noqa: ARG002, ASYNC109 - the protocol's
+    async def gather(self, question: str, argument: Any = None, timeout_s: float = GATHER_S) -> Gathered:  # noqa: ARG002 - the protocol's
         """Ask every participant."""
         return Gathered({number: one.answer(question, argument) for number, one in self._memory.participants.items()})
 
@@ -80,7 +83,7 @@ class MemoryState:
         return merge_all([self._memory.left, *(one.counted() for one in self._memory.participants.values())])
 
 
-def added(parts: "Sequence[Mapping[str, int]] | Any") -> dict[str, int]:
+def added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Return the sums by name."""
     sums: dict[str, int] = {}
     for part in parts:

@@ -193,6 +193,7 @@ def test_the_description_is_plain_json_and_tells_the_age_of_the_data():
         "why_not_ready": None,
         "models": ["m"],
         "in_flight": 1,
+        "in_flight_elsewhere": 0,
         "sent_since_scrape": 1,
         "finished_since_scrape": 0,
         "load": {
