@@ -57,14 +57,17 @@ class _Question:
 
 
 class Broker:
-    """All seats; its methods run on one event loop."""
+    """All `seats` that have joined, the `questions` under way by ticket, and the newest `orders` by key.
+
+    Its methods run on one event loop.
+    """
 
     def __init__(self) -> None:
-        self._seats: list[Seat] = []
-        self._orders: dict[str, wire.Order] = {}
+        self.seats: list[Seat] = []
+        self.orders: dict[str, wire.Order] = {}
         self._turns = count(1)
         self._tickets = count(1)
-        self._questions: dict[int, _Question] = {}
+        self.questions: dict[int, _Question] = {}
         self._left: Snapshot = EMPTY
         self._telling: asyncio.TimerHandle | None = None
 
@@ -94,11 +97,11 @@ class Broker:
 
     def leave(self, seat: Seat) -> None:
         """Forget a worker whose link is over, but for what it has counted."""
-        if seat in self._seats:
-            self._seats.remove(seat)
+        if seat in self.seats:
+            self.seats.remove(seat)
             self._left = lasting(merge(self._left, seat.counted), MAX_SERIES)
             self._tell_soon()
-        for ticket, question in list(self._questions.items()):
+        for ticket, question in list(self.questions.items()):
             if question.asker is seat:
                 self._end(ticket, reply=False)
             elif seat in question.awaited:
@@ -108,21 +111,21 @@ class Broker:
 
     def close(self) -> None:
         """Stop every timer; no frame is sent any more."""
-        for ticket in list(self._questions):
+        for ticket in list(self.questions):
             self._end(ticket, reply=False)
         if self._telling is not None:
             self._telling.cancel()
 
     def counted(self) -> Snapshot:
         """Return what all workers have counted as far as is known, those that have ended too."""
-        return merge_all([self._left, *(seat.counted for seat in self._seats)])
+        return merge_all([self._left, *(seat.counted for seat in self.seats)])
 
     def _join(self, seat: Seat) -> None:
         if seat.joined:
             return
         seat.joined = True
-        self._seats.append(seat)
-        for order in self._orders.values():
+        self.seats.append(seat)
+        for order in self.orders.values():
             seat.link.send(wire.Order(0, order.key, order.order, order.turn))
         seat.link.send(wire.Welcome())
         self._tell_soon()
@@ -140,7 +143,7 @@ class Broker:
                 other.link.send_encoded(payload)
 
     def _others(self, seat: Seat) -> list[Seat]:
-        return [other for other in self._seats if other is not seat]
+        return [other for other in self.seats if other is not seat]
 
     def _tell_soon(self) -> None:
         """Tell leases in a moment: by then others have told theirs too."""
@@ -149,41 +152,41 @@ class Broker:
 
     def _tell(self) -> None:
         self._telling = None
-        for seat in tuple(self._seats):
+        for seat in tuple(self.seats):
             elsewhere = added(other.in_flight for other in self._others(seat))
             if elsewhere != seat.told_elsewhere and seat.link.send(wire.Heard(elsewhere)):
                 seat.told_elsewhere = elsewhere
 
     def _pass_order(self, seat: Seat, order: wire.Order) -> None:
         turn = next(self._turns)
-        for other in tuple(self._seats):
+        for other in tuple(self.seats):
             other.link.send(wire.Order(order.number if other is seat else 0, order.key, order.order, turn))
 
     def _keep_order(self, obeyed: wire.Obeyed) -> None:
-        kept = self._orders.get(obeyed.key)
+        kept = self.orders.get(obeyed.key)
         if kept is not None and kept.turn > obeyed.turn:
             return
-        self._orders.pop(obeyed.key, None)
-        self._orders[obeyed.key] = wire.Order(0, obeyed.key, obeyed.order, obeyed.turn)
-        if len(self._orders) > MAX_ORDERS:
-            del self._orders[next(iter(self._orders))]
+        self.orders.pop(obeyed.key, None)
+        self.orders[obeyed.key] = wire.Order(0, obeyed.key, obeyed.order, obeyed.turn)
+        if len(self.orders) > MAX_ORDERS:
+            del self.orders[next(iter(self.orders))]
 
     def _ask(self, asker: Seat, number: int, question: str, argument: object, timeout_s: float) -> None:
         ticket = next(self._tickets)
         scrape = question == COUNTED
-        room = len(self._questions) < MAX_OPEN_QUESTIONS
-        entry = self._questions[ticket] = _Question(asker, number, scrape, set(self._seats))
+        room = len(self.questions) < MAX_OPEN_QUESTIONS
+        entry = self.questions[ticket] = _Question(asker, number, scrape, set(self.seats))
         if room:
             entry.timer = asyncio.get_running_loop().call_later(timeout_s, self._end, ticket)
             payload = wire.encode(wire.Asked(ticket, question, argument))
-            for seat in tuple(self._seats):
+            for seat in tuple(self.seats):
                 seat.link.send_encoded(payload)
             self._end_if_complete(ticket)
         else:
             self._end(ticket)
 
     def _answered(self, seat: Seat, ticket: int, answer: bytes | None) -> None:
-        question = self._questions.get(ticket)
+        question = self.questions.get(ticket)
         if question is None or seat not in question.awaited:
             return
         question.awaited.discard(seat)
@@ -196,11 +199,11 @@ class Broker:
         self._end_if_complete(ticket)
 
     def _end_if_complete(self, ticket: int) -> None:
-        if ticket in self._questions and not self._questions[ticket].awaited:
+        if ticket in self.questions and not self.questions[ticket].awaited:
             self._end(ticket)
 
     def _end(self, ticket: int, *, reply: bool = True) -> None:
-        question = self._questions.pop(ticket)
+        question = self.questions.pop(ticket)
         if question.timer is not None:
             question.timer.cancel()
         if not reply:
