@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.config import Config
 from gateway.errors import ConfigError
+from gateway.listening import BACKLOG
 from gateway.observability.logs import set_up_logs
 from gateway.state.frames import LENGTH_BYTES, Frame
 
@@ -41,6 +42,7 @@ def main() -> int:
     from gateway.state.local import LinkedState
 
     freeze()
+    listener.listen(BACKLOG)  # from here on it gets its share of the connections
     try:
         run_until_signal(config, (listener, admin), LinkedState(link, start.number))
     except ConfigError as error:

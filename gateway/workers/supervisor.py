@@ -19,7 +19,7 @@ from gateway.commands.serve import freeze, read
 from gateway.config import Config
 from gateway.config_source import process_environment
 from gateway.errors import ConfigError
-from gateway.listening import Sockets, listen, log_addresses
+from gateway.listening import Sockets, another, log_addresses, reserve
 from gateway.workers.broker import Broker, Seat
 from gateway.workers.process import Start
 
@@ -63,7 +63,10 @@ class Process:
 
 
 class Supervisor:
-    """Keeps `config.workers` processes serving on `sockets`; `reread` reads the configuration again, or ConfigError."""
+    """Keeps `config.workers` processes serving on `sockets`, as `reserve` makes them.
+
+    `reread` reads the sources of the configuration again, or raises ConfigError.
+    """
 
     def __init__(self, config: Config, sockets: Sockets, reread: Callable[[], Config]) -> None:
         self._config, self._sockets, self._reread = config, sockets, reread
@@ -155,10 +158,10 @@ class Supervisor:
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _start(self, number: int) -> Process:
+        reserved, admin = self._sockets
         ours, theirs = socket.socketpair()
-        with theirs:
-            listener, admin = (0 if one is None else one.fileno() for one in self._sockets)
-            handed = (theirs.fileno(), listener, admin)
+        with theirs, another(reserved) as listener:
+            handed = (theirs.fileno(), listener.fileno(), 0 if admin is None else admin.fileno())
             environment = process_environment()
             paths = [SOURCE, environment.get("PYTHONPATH", "")]
             child = await asyncio.create_subprocess_exec(
@@ -198,7 +201,7 @@ def supervise(config: Config, args: argparse.Namespace) -> int:
 
     `args` are the arguments of `twohop serve`, of which the configuration came.
     """
-    sockets = listen(config)
+    sockets = reserve(config)
     freeze()
 
     async def serve() -> int:
