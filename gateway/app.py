@@ -3,27 +3,27 @@
 import asyncio
 import contextlib
 import logging
-import math
 import signal
 import socket
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
-
-import uvicorn
-from starlette.types import ASGIApp
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gateway import connectors
 from gateway.api.admin import build_admin
+from gateway.api.asgi import Bridge
+from gateway.api.bounds import Bounds
 from gateway.api.edges import build_edges
 from gateway.api.inference import InferenceRoutes
-from gateway.api.protocol import ClientConnection
+from gateway.api.server import Server
 from gateway.clock import chance, monotonic_s
 from gateway.config import Config
 from gateway.dataplane.forward import Forwarder
-from gateway.dataplane.handle import DataPlane
+from gateway.dataplane.handle import DataPlane, stopping_error
 from gateway.dataplane.route import Router
 from gateway.dataplane.two_hop import PrefillLeg
 from gateway.discovery.static import StaticSource
+from gateway.endpoints import Endpoints
 from gateway.errors import ShuttingDown
 from gateway.flowcontrol.controller import BAND, Admission
 from gateway.listening import Sockets, listen, log_addresses
@@ -36,6 +36,7 @@ from gateway.pool.health import Limits, State
 from gateway.pool.store import Pool
 from gateway.pool.watch import Watch
 from gateway.prefix.index import PrefixIndex
+from gateway.reload import Reload, Reread
 from gateway.state import SharedState
 from gateway.state.index import SharedIndex
 from gateway.state.memory import MemoryState
@@ -49,7 +50,6 @@ logger = logging.getLogger("twohop")
 
 # Per endpoint; at 100 to 180 bytes each, up to 4 MB. A block is 128 bytes to some KB of prompt: about a million tokens.
 INDEX_BLOCKS_PER_ENDPOINT = 20_000
-KEEP_ALIVE_S = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class Parts:
 
     config: Config
     pool: Pool
+    endpoints: Endpoints
     engines: Engines
     index: PrefixIndex
     admission: Admission
@@ -68,14 +69,21 @@ class Parts:
 
 
 class Gateway:
-    """One gateway process: `run` serves until `stop` is called.
+    """One gateway process: `run` serves until `stop` is called; `reload` has it read its configuration again.
 
     Once `started` is set it listens: `address` is (host, port) of the inference API, `admin_address` that of the admin
-    API, None where it is off. `sockets` listen already and are closed at the end; without them it listens where
-    `config` says. `state` is what it shares with the other processes of the gateway; without it there are none.
+    API, None where it is off. `reread` reads the sources of the configuration again; it raises ConfigError. `sockets`
+    are listened on already and closed at the end; without them it listens where `config` says. `state` is what it
+    shares with the other processes of the gateway; without it there are none.
     """
 
-    def __init__(self, config: Config, sockets: Sockets | None = None, state: SharedState | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        reread: Reread | None = None,
+        sockets: Sockets | None = None,
+        state: SharedState | None = None,
+    ) -> None:
         self.config = config
         self._given = sockets
         self._state = state or MemoryState()
@@ -83,8 +91,11 @@ class Gateway:
         self.address: tuple[str, int] | None = None
         self.admin_address: tuple[str, int] | None = None
         self.started = asyncio.Event()
-        self._servers: list[_Server] = []
-        self._stopping = False
+        self._stop = asyncio.Event()
+        self._end_now = asyncio.Event()
+        self._closed = False
+        self._reload = Reload(reread, lambda: self.config, self._apply)
+        self._live: _Live | None = None
 
     async def run(self) -> None:
         """Serve until `stop`. Raises ConfigError where an address cannot be listened on."""
@@ -93,39 +104,42 @@ class Gateway:
             sockets.enter_context(listener)
             if admin_listener is not None:
                 sockets.enter_context(admin_listener)
-            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_stopping, self._state)
-            edges = build_edges(parts.pool, parts.metrics, self._is_stopping)
-            self._servers = [self._server(InferenceRoutes(parts.data_plane, edges))]
-            served: list[tuple[_Server, socket.socket]] = [(self._servers[0], listener)]
+            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_closed, self._state)
+            edges = Bridge(build_edges(parts.pool, parts.metrics, self._stop.is_set))
+            routes = InferenceRoutes(parts.data_plane, edges)
+            server = Server(routes, _bounds(self.config))
             self.address = listener.getsockname()[:2]
+            served = [(server, listener)]
             if admin_listener is not None:
-                app = build_admin(parts.everyone, self.config.admin.token)
-                self._servers.append(self._server(app))
-                served.append((self._servers[1], admin_listener))
+                app = build_admin(parts.everyone, lambda: self.config.admin.token)
+                served.append((Server(Bridge(app), _bounds(self.config)), admin_listener))
                 self.admin_address = admin_listener.getsockname()[:2]
             try:
-                await self._run(parts, served)
+                await self._run(parts, routes, served)
             finally:
                 parts.engines.close()
 
-    async def _run(self, parts: Parts, served: list[tuple["_Server", socket.socket]]) -> None:
+    async def _run(self, parts: Parts, routes: InferenceRoutes, served: list[tuple[Server, socket.socket]]) -> None:
         async with asyncio.TaskGroup() as group:
             watch = Watch(parts.pool, self.config.scrape, self.config.health, group)
-            source = StaticSource(self.config.discovery.static.endpoints)
+            parts.endpoints.apply = watch.apply
+            live = self._live = _Live(group, watch, routes, [server for server, _ in served])
+            live.discover(self.config, parts.endpoints)
             background = [
-                group.create_task(watch.run(source), name="discovery"),
+                group.create_task(self._reload.run(), name="reload"),
                 group.create_task(measure_loop_lag(parts.metrics.loop_lag), name="loop lag"),
             ]
             await asyncio.sleep(0)  # discovery has begun: orders of the others are about endpoints that are there
             await self._state.join(parts.everyone)
             background.append(group.create_task(self._share(), name="shared state"))
-            servers = [group.create_task(server.serve([sock]), name="server") for server, sock in served]
+            for server, sock in served:
+                await server.listen(sock)
             self.started.set()
             if self._given is None:
                 log_addresses(self.address, self.admin_address)
-            for task in servers:
-                await task
-            for task in background:
+            await self._stop.wait()
+            await self._wind_up(live.servers, group)
+            for task in (*background, *live.discovery):
                 task.cancel()
             for endpoint in parts.pool:
                 watch.stop(endpoint.name)
@@ -134,68 +148,101 @@ class Gateway:
     async def _share(self) -> None:
         """Share until the others cannot be reached: then this process is an orphan, and stops."""
         await self._state.run()
-        if not self._stopping:
+        if not self._stop.is_set():
             logger.error("the supervisor is gone")
             self.stop()
 
-    def stop(self) -> None:
-        """Take no connections; requests in flight have `drain.grace_s`, rounded up, or none after a second call."""
-        for server in self._servers:
-            server.force_exit = server.should_exit
-            server.should_exit = True
-        if not self._stopping and self.parts is not None:
-            logger.info(
-                "stopping: %d requests in flight, up to %g s for them (a second signal ends them now)",
-                sum(endpoint.in_flight for endpoint in self.parts.pool),
-                self.config.drain.grace_s,
-            )
-        self._stopping = True
+    async def _wind_up(self, servers: list[Server], group: asyncio.TaskGroup) -> None:
+        """Serve on for the delay, give what is in flight its grace, end what is left, close all.
 
-    def _is_stopping(self) -> bool:
-        return self._stopping
-
-    def _server(self, app: ASGIApp) -> "_Server":
-        limits = self.config.limits
-        return _Server(
-            uvicorn.Config(
-                app,
-                http=ClientConnection.with_limits(limits.header_bytes, self.config.timeouts.header_s),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                date_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=math.ceil(self.config.drain.grace_s),
-            )
+        Health checks are answered meanwhile, with 503.
+        """
+        inference, drain = servers[0], self.config.drain
+        logger.info(
+            "stopping: %d requests in flight, up to %g s for them%s (a second signal ends them now)",
+            inference.in_flight,
+            drain.grace_s,
+            f", after {drain.delay_s:g} s in which new ones are served" if drain.delay_s else "",
         )
+        ended = group.create_task(self._end_now.wait(), name="second signal")
+        if drain.delay_s:
+            await asyncio.wait({ended}, timeout=drain.delay_s)
+        self._closed = True
+        inference.drain()
+        idle = group.create_task(inference.wait_idle(), name="drain")
+        await asyncio.wait({idle, ended}, timeout=drain.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        ended.cancel()
+        for server in servers:
+            server.cut(stopping_error())
+            await server.close()
+
+    def stop(self) -> None:
+        """Be not ready, and after `drain.delay_s` take no requests; those in flight then have `drain.grace_s`.
+
+        A second call ends all of it now.
+        """
+        if self._stop.is_set():
+            self._end_now.set()
+        self._stop.set()
+
+    def reload(self) -> None:
+        """Have the configuration read again; what can change while running does, and nothing in flight is dropped."""
+        self._reload.ask()
+
+    def _apply(self, old: Config, new: Config) -> None:
+        if self.parts is None or self._live is None:
+            return
+        self.parts = reconfigured(self.parts, new)
+        self.config = new
+        self._live.routes.data_plane = self.parts.data_plane
+        self._live.watch.configure(new.scrape, new.health)
+        for server in self._live.servers:
+            server.bounds = _bounds(new)
+        if old.discovery != new.discovery:
+            self._live.discover(new, self.parts.endpoints)
+
+    def _is_closed(self) -> bool:
+        """Whether no new inference requests are taken."""
+        return self._closed
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers: two of them run in one process, and `Gateway` has its own."""
+@dataclass(slots=True)
+class _Live:
+    """What a running gateway has beside its parts, and a reload reaches."""
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
+    group: asyncio.TaskGroup
+    watch: Watch
+    routes: InferenceRoutes
+    servers: list[Server]
+    discovery: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def discover(self, config: Config, endpoints: Endpoints) -> None:
+        """Follow the configured source of endpoints, and no other from now on."""
+        for task in self.discovery:
+            task.cancel()
+        source = StaticSource(config.discovery.static.endpoints)
+        self.discovery = [self.group.create_task(endpoints.follow(source), name="discovery")]
+
+
+def _bounds(config: Config) -> Bounds:
+    limits, timeouts = config.limits, config.timeouts
+    return Bounds(limits.header_bytes, limits.body_bytes, timeouts.header_s, timeouts.body_s)
 
 
 def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool], state: SharedState) -> Parts:
     """Return the parts of a gateway for `config`, wired; nothing runs yet. `stopping()`: take no new requests."""
-    flow, timeouts = config.flow_control, config.timeouts
-    pool = Pool(
-        Limits(config.health.healthy_after, config.health.unhealthy_after), stale_after_s=config.scrape.stale_after_s
-    )
+    flow = config.flow_control
+    pool = Pool(_limits(config), stale_after_s=config.scrape.stale_after_s)
     engines = Engines(loop)
     blocks = INDEX_BLOCKS_PER_ENDPOINT
     index = PrefixIndex(blocks) if state.alone else SharedIndex(blocks, state.sent)
     admission = Admission(pool, flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s, monotonic_s)
     metrics = Metrics(lambda: _readings(pool), lambda: {BAND: admission.waiting})
     receipts = Receipts()
-    everyone = Everyone(state, pool, metrics, receipts, index, monotonic_s)
+    endpoints = Endpoints(pool, monotonic_s)
+    everyone = Everyone(state, endpoints, metrics, receipts, index, monotonic_s)
     metrics.over_all = lambda: _over_all(state)
-    connector = connectors.load(config.disaggregation.connector)
     router = Router(
         pool,
         _profile(config),
@@ -205,8 +252,6 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         monotonic_s,
         chance,
     )
-    answer = LegTimeouts(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s, timeouts.total_s)
-    prefill = LegTimeouts(timeouts.connect_s, timeouts.prefill_s, timeouts.prefill_s, timeouts.prefill_s)
     pool.on_identity_change.append(lambda endpoint: index.drop(endpoint.name))
     pool.on_identity_change.append(engines.drop)
     pool.on_state.append(lambda endpoint: _count_ejection(endpoint, metrics))
@@ -214,31 +259,65 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         pool=pool,
         admission=admission,
         router=router,
-        prefill_leg=PrefillLeg(engines, prefill, connector, metrics),
-        forwarder=Forwarder(engines, answer, config.retries.max_attempts, metrics),
-        connector=connector,
         metrics=metrics,
         receipts=receipts,
-        body_bytes=config.limits.body_bytes,
-        total_s=timeouts.total_s,
-        receipt_headers=config.routing.receipt_headers,
         stopping=stopping,
+        **_settings(config, engines, metrics),
     )
-    return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane, everyone)
+    return Parts(config, pool, endpoints, engines, index, admission, metrics, receipts, data_plane, everyone)
 
 
-def run_until_signal(config: Config, sockets: Sockets | None = None, state: SharedState | None = None) -> None:
+def reconfigured(parts: Parts, config: Config) -> Parts:
+    """Return the same parts with a data plane for `config`; what they share follows it from now on.
+
+    Requests that wait are planned by the new configuration; those on their way go on by the data plane they began with.
+    """
+    flow, profile = config.flow_control, _profile(config)
+    data_plane = replace(parts.data_plane, **_settings(config, parts.engines, parts.metrics))
+    parts.pool.configure(_limits(config), config.scrape.stale_after_s)
+    data_plane.router.configure(profile, config.disaggregation.mode, flow.max_in_flight_per_endpoint)
+    parts.admission.configure(flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s)
+    return replace(parts, config=config, data_plane=data_plane)
+
+
+def _settings(config: Config, engines: Engines, metrics: Metrics) -> dict[str, Any]:
+    """Return the fields of a data plane that a configuration decides."""
+    timeouts = config.timeouts
+    connector = connectors.load(config.disaggregation.connector)
+    answer = LegTimeouts(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s, timeouts.total_s)
+    prefill = LegTimeouts(timeouts.connect_s, timeouts.prefill_s, timeouts.prefill_s, timeouts.prefill_s)
+    return {
+        "prefill_leg": PrefillLeg(engines, prefill, connector, metrics),
+        "forwarder": Forwarder(engines, answer, config.retries.max_attempts, metrics),
+        "connector": connector,
+        "total_s": timeouts.total_s,
+        "receipt_headers": config.routing.receipt_headers,
+    }
+
+
+def _limits(config: Config) -> Limits:
+    return Limits(config.health.healthy_after, config.health.unhealthy_after)
+
+
+def run_until_signal(
+    config: Config,
+    reread: Reread | None = None,
+    sockets: Sockets | None = None,
+    state: SharedState | None = None,
+) -> None:
     """Serve in this thread, on uvloop, until SIGINT or SIGTERM; raise ConfigError where it cannot start.
 
-    `sockets` and `state` are as `Gateway` takes them.
+    With `reread`, SIGHUP has the configuration read again. `sockets` and `state` are as `Gateway` takes them.
     """
     import uvloop
 
     async def serve() -> None:
-        gateway = Gateway(config, sockets, state)
+        gateway = Gateway(config, reread, sockets, state)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, gateway.stop)
+        if reread is not None:
+            loop.add_signal_handler(signal.SIGHUP, gateway.reload)
         await gateway.run()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -130,6 +130,14 @@ class EndpointConfig(Section):
             _refuse(f"{value!r} holds what cannot be printed")
         return value
 
+    @field_validator("labels")
+    @classmethod
+    def _check_labels(cls, value: dict[str, str]) -> dict[str, str]:
+        for text in (*value, *value.values()):
+            if not text.isprintable():
+                _refuse(f"{text!r} holds what cannot be printed")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _default_name(cls, data: Any) -> Any:
@@ -276,6 +284,9 @@ class TimeoutsConfig(Section):
     """Seconds until a step is given up."""
 
     header_s: Seconds = Field(default=10.0, description="for a client to send its request head")
+    body_s: Seconds = Field(
+        default=30.0, description="in each of which at least 1 KiB a second of a client's request body has to come"
+    )
     connect_s: Seconds = Field(default=2.0, description="to connect to an engine")
     first_byte_s: Seconds = Field(default=120.0, description="until an engine's first byte")
     idle_s: Seconds = Field(default=60.0, description="between two bytes of an engine's answer")
@@ -311,7 +322,13 @@ class StateConfig(Section):
 class DrainConfig(Section):
     """How the gateway stops."""
 
-    grace_s: Seconds = Field(default=60.0, description="seconds for requests in flight to end after SIGTERM")
+    grace_s: Seconds = Field(
+        default=60.0, description="seconds for requests in flight to end, after SIGTERM and delay_s"
+    )
+    delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = Field(
+        default=0.0,
+        description="seconds after SIGTERM in which new requests are still served, while health checks say 503",
+    )
 
 
 class Config(Section):

@@ -7,7 +7,8 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -65,18 +66,22 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], what: str) -> N
     try:
         async with asyncio.timeout(30):
             while True:
-                held = condition()
-                if held if isinstance(held, bool) else await held:
-                    return
+                with suppress(httpx.TransportError):  # a connection that a dying worker had not taken yet is reset
+                    held = condition()
+                    if held if isinstance(held, bool) else await held:
+                        return
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"waited 30 s for {what}") from None
 
 
 @asynccontextmanager
-async def run_workers(count: int, *engines: str, **environment: str) -> AsyncIterator[Workers]:
-    """Run a gateway of `count` workers before `engines` until every worker says that all are ready."""
+async def run_workers(
+    count: int, *engines: str, file: Path | None = None, **environment: str
+) -> AsyncIterator[Workers]:
+    """Run a gateway of `count` workers before `engines` once every worker says that all are ready."""
     flags = [word for url in engines for word in ("--endpoint", url)]
+    flags += [] if file is None else ["--config", str(file)]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gateway", "serve", "--listen", "127.0.0.1:0", "--workers", str(count), *flags),
         stderr=PIPE,
@@ -86,8 +91,7 @@ async def run_workers(count: int, *engines: str, **environment: str) -> AsyncIte
     reading = asyncio.get_running_loop().create_task(workers.read())
     try:
         await until(lambda: bool(workers.url and workers.admin_url) or process.returncode is not None, "it to listen")
-        ready = [line for line in workers.lines if "is ready" in line]
-        await until(lambda: len(ready_lines(workers)) >= count * len(engines), f"all to be ready {ready}")
+        await until(lambda: len(ready_lines(workers)) >= count * len(engines), "all engines to be ready for all")
         yield workers
     finally:
         if process.returncode is None:

@@ -3,6 +3,7 @@
 import argparse
 import gc
 import sys
+from functools import partial
 from pathlib import Path
 
 from gateway.config import Config
@@ -17,7 +18,9 @@ EPILOG = """examples:
   twohop serve --config gateway.yaml
 
 Every key of the file can also be set in the environment: TWOHOP_ + its path in capitals, joined by two underscores
-(TWOHOP_ROUTING__RECEIPT_HEADERS=true). Flags override the environment, which overrides the file."""
+(TWOHOP_ROUTING__RECEIPT_HEADERS=true). Flags override the environment, which overrides the file.
+
+SIGHUP has all of them read again; SIGTERM and SIGINT stop the gateway once its requests are done."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         from gateway.app import run_until_signal  # half a second of imports, after what can be refused at once
 
         freeze()
-        run_until_signal(config)
+        run_until_signal(config, partial(read, args))
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -66,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 def read(args: argparse.Namespace) -> Config:
     """Return the configuration of file, environment and the flags in `args`; raise ConfigError."""
     flags = Flags(args.listen, tuple(args.endpoint), args.log_level, args.workers)
-    return load(args.config, process_environment(), flags, plugin_problems)
+    return load(Path(args.config) if args.config else None, process_environment(), flags, plugin_problems)
 
 
 def freeze() -> None:

@@ -45,7 +45,13 @@ def set_up_logs(level: str = "info", stream: TextIO | None = None, who: str = ""
     for old in [old for old in root.handlers if isinstance(old.formatter, OneLine)]:
         root.removeHandler(old)
     root.addHandler(handler)
+    set_level(level)
+    return handler
+
+
+def set_level(level: str) -> None:
+    """Log events from `level` (one of `LEVELS`) up from now on."""
+    root = logging.getLogger()
     root.setLevel(level.upper())
     for name, least in CHATTY.items():
         logging.getLogger(name).setLevel(max(root.level, least))
-    return handler

@@ -4,20 +4,21 @@ Rule: a figure of the whole is in the place where one process alone shows its ow
 many there are; what differs from process to process stands beside it, under the process's number.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from gateway.endpoints import Command, Done, Endpoints
+from gateway.errors import ShuttingDown
 from gateway.observability.metrics import Metrics
 from gateway.observability.receipts import Receipts
 from gateway.observability.snapshot import Snapshot
-from gateway.pool.store import Pool
 from gateway.prefix.index import PrefixIndex
 from gateway.state import OrderRefused, SharedState
 from gateway.state.index import SharedIndex
 
 Description = dict[str, Any]
-Obey = Callable[[Mapping[str, Any]], Any]
 
 OF_EACH = ("state", "ready", "why_not_ready", "in_flight", "scrape_age_s", "stale", "scrape_error")
 """What `GET /admin/endpoints` shows of an endpoint for each worker."""
@@ -55,24 +56,31 @@ def newest_first(parts: Iterable[Sequence[Description]], limit: int) -> list[Des
     return sorted(chain.from_iterable(parts), key=lambda one: str(one["at"]), reverse=True)[:limit]
 
 
+def order_key(command: Command) -> str:
+    """Return what an order shares with those that make it void: `drain` and `undrain` of one name, or its own twin."""
+    if command["verb"] in ("drain", "undrain"):
+        return f"drain {command['name']}"
+    return json.dumps(command, sort_keys=True)
+
+
 class Everyone:
     """All processes of this gateway seen from one of them, and that one's own part: a `Participant`.
 
-    `obeys` holds what carries an order out in this process, by the order's `verb`; `clock` is monotonic seconds.
+    Orders are the commands of `Endpoints.perform`; `clock` is monotonic seconds.
     """
 
     def __init__(
         self,
         state: SharedState,
-        pool: Pool,
+        endpoints: Endpoints,
         metrics: Metrics,
         receipts: Receipts,
         index: PrefixIndex,
         clock: Callable[[], float],
     ) -> None:
         self.state = state
-        self.obeys: dict[str, Obey] = {}
-        self._pool, self._metrics, self._receipts, self._index, self._clock = pool, metrics, receipts, index, clock
+        self._endpoints, self._pool = endpoints, endpoints.pool
+        self._metrics, self._receipts, self._index, self._clock = metrics, receipts, index, clock
 
     async def endpoints(self) -> Description:
         """Return the answer of `GET /admin/endpoints`; `missing_workers` is there where some did not answer."""
@@ -91,6 +99,16 @@ class Everyone:
         gathered = await self.state.gather("decision", request_id)
         found = newest_first([[told] for told in gathered.answers.values() if told is not None], 1)
         return found[0] if found else None
+
+    async def order(self, command: Command) -> Done:
+        """Have every process carry a command out, and return the answer of this one."""
+        try:
+            done: Done = await self.state.order(order_key(command), command)
+        except OrderRefused as refused:
+            done = refused.told
+        except ConnectionError as error:
+            raise ShuttingDown(str(error), retry_after_s=1.0) from error
+        return done
 
     def in_flight(self) -> Mapping[str, int]:
         """Return this process's own leases."""
@@ -125,11 +143,11 @@ class Everyone:
         return None
 
     def obey(self, order: Mapping[str, Any]) -> Any:
-        """Carry an order out; raise OrderRefused where nothing here knows its `verb`."""
-        obey = self.obeys.get(order["verb"])
-        if obey is None:
-            raise OrderRefused(f"no such verb: {order['verb']}")
-        return obey(order)
+        """Carry a command out; raise OrderRefused with its answer where that is an error."""
+        done = self._endpoints.perform(order)
+        if done["status"] >= 400:
+            raise OrderRefused(done)
+        return done
 
 
 def _missing(numbers: Sequence[int]) -> Description:

@@ -1,28 +1,31 @@
 """The program of one worker: `python -m gateway.workers.process LINK LISTEN ADMIN`, started by the supervisor.
 
 LINK, LISTEN and ADMIN are inherited sockets by number (ADMIN 0: none). The configuration that holds comes over the
-link first, so that a file that has changed meanwhile changes nothing.
+link first, so that a file that has changed meanwhile changes nothing before a reload.
 """
 
 import os
 import signal
 import socket
 import sys
+from argparse import Namespace
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from gateway.config import Config
 from gateway.errors import ConfigError
-from gateway.listening import BACKLOG
 from gateway.observability.logs import set_up_logs
 from gateway.state.frames import LENGTH_BYTES, Frame
 
 
 class Start(Frame, tag="start"):
-    """What a worker is told before anything else: its number, and the configuration as JSON."""
+    """What a worker is told before anything else: its number, the configuration as JSON, and `twohop serve`'s flags."""
 
     number: int
     config: bytes
+    flags: dict[str, Any]
 
 
 def main() -> int:
@@ -38,13 +41,14 @@ def main() -> int:
     config = Config.model_validate_json(start.config)
     set_up_logs(config.log_level, who=f"worker {start.number}")
     from gateway.app import run_until_signal
-    from gateway.commands.serve import freeze
+    from gateway.commands.serve import freeze, read
     from gateway.state.local import LinkedState
 
     freeze()
-    listener.listen(BACKLOG)  # from here on it gets its share of the connections
     try:
-        run_until_signal(config, (listener, admin), LinkedState(link, start.number))
+        run_until_signal(
+            config, partial(read, Namespace(**start.flags)), (listener, admin), LinkedState(link, start.number)
+        )
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -11,12 +11,12 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from gateway.clock import monotonic_s
 from gateway.commands.serve import freeze, read
 from gateway.config import Config
+from gateway.config_diff import applicable
 from gateway.config_source import process_environment
 from gateway.errors import ConfigError
 from gateway.listening import Sockets, another, log_addresses, reserve
@@ -65,11 +65,11 @@ class Process:
 class Supervisor:
     """Keeps `config.workers` processes serving on `sockets`, as `reserve` makes them.
 
-    `reread` reads the sources of the configuration again, or raises ConfigError.
+    `args` are the arguments of `twohop serve`, by which the configuration is read again.
     """
 
-    def __init__(self, config: Config, sockets: Sockets, reread: Callable[[], Config]) -> None:
-        self._config, self._sockets, self._reread = config, sockets, reread
+    def __init__(self, config: Config, sockets: Sockets, args: argparse.Namespace) -> None:
+        self._config, self._sockets, self._args = config, sockets, args
         self._broker = Broker()
         self._processes: dict[int, Process] = {}
         self._generation = 0
@@ -107,7 +107,7 @@ class Supervisor:
     def reload(self) -> None:
         """Have every worker read the configuration again; one that cannot be used is refused here, for all."""
         try:
-            self._config = self._reread()
+            self._config = applicable(self._config, read(self._args))
         except ConfigError as error:
             logger.error("reload refused: %s", " | ".join(str(error).splitlines()))  # noqa: TRY400 - no fault of ours
             return
@@ -175,7 +175,9 @@ class Supervisor:
         process = self._processes[number] = Process(child, seat, self._generation)
         ours.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: seat.link, sock=ours)
-        seat.link.send(Start(number, self._config.model_dump_json().encode()))
+        config = self._args.config
+        flags = {**vars(self._args), "config": None if config is None else str(config.absolute())}
+        seat.link.send(Start(number, self._config.model_dump_json().encode(), flags))
         if self._stopping.is_set():
             self._end(process)
         return process
@@ -205,7 +207,7 @@ def supervise(config: Config, args: argparse.Namespace) -> int:
     freeze()
 
     async def serve() -> int:
-        supervisor = Supervisor(config, sockets, lambda: read(args))
+        supervisor = Supervisor(config, sockets, args)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, supervisor.stop)

@@ -39,15 +39,11 @@ async def listening(process: Process) -> str:
     raise AssertionError("it never listened")
 
 
-async def until_it_refuses_connections(url: str) -> None:
-    """Return when a new connection is refused."""
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                async with httpx.AsyncClient() as client:
-                    await client.get(f"{url}/healthz")
-            except httpx.TransportError:  # refused, or reset in the backlog
-                return
+async def until_it_is_not_ready(url: str) -> None:
+    """Wait until health checks hear that the gateway is stopping; it answers them while requests are in flight."""
+    async with asyncio.timeout(10), httpx.AsyncClient() as client:
+        while (await client.get(f"{url}/readyz")).status_code != 503:
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +56,8 @@ async def until_it_refuses_connections(url: str) -> None:
         (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ROUTING__SCORERS": "{queue_dept: 1}"}, "queue_depth"),
         (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_DISAGGREGATION__CONNECTOR": "nxil"}, "did you mean 'nixl'?"),
         (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ADMIN__LISTEN": "0.0.0.0:0"}, "token"),
-        (["--endpoint", "http://127.0.0.1:1", "--workers", "2"], {}, "--workers"),
+        (["--endpoint", "http://127.0.0.1:1", "--workers", "0"], {}, "--workers: workers: must be"),
+        (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_WORKERS": "many"}, "TWOHOP_WORKERS"),
     ],
 )
 async def test_a_wrong_configuration_is_refused_with_the_fix(arguments, environment, said):
@@ -81,12 +78,13 @@ async def test_an_unknown_key_names_file_line_and_the_nearest_name(tmp_path):
     assert "'routing'" in errors.decode()
 
 
-async def test_a_port_in_use_is_said_so():
+@pytest.mark.parametrize("count", ["1", "2"])
+async def test_a_port_in_use_is_said_so(count: str):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        async with serve("--listen", address, "--endpoint", "http://127.0.0.1:1") as process:
+        async with serve("--listen", address, "--endpoint", "http://127.0.0.1:1", "--workers", count) as process:
             _, errors = await process.communicate()
     assert process.returncode == 2
     assert f"cannot listen on {address}" in errors.decode()
@@ -109,7 +107,7 @@ async def test_a_second_signal_ends_every_request_in_its_own_way_without_a_trace
                 chunks = reply.aiter_raw()
                 assert await anext(chunks) == b"data: 1\n\n"
                 process.send_signal(signal.SIGINT)
-                await until_it_refuses_connections(url)
+                await until_it_is_not_ready(url)
                 process.send_signal(signal.SIGINT)
                 _, errors = await asyncio.wait_for(process.communicate(), 20)
                 rest = b"".join([chunk async for chunk in chunks])
@@ -142,7 +140,7 @@ async def test_it_stops_when_asked_and_lets_a_stream_finish(number):
                 chunks = reply.aiter_raw()
                 assert await anext(chunks) == b"data: 1\n\n"
                 process.send_signal(number)
-                await until_it_refuses_connections(url)
+                await until_it_is_not_ready(url)
                 go_on.set()
                 assert await anext(chunks) == b"data: 2\n\n"
             async with asyncio.timeout(20):

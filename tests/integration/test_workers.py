@@ -47,6 +47,7 @@ def totals(lines: list[str]) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 async def test_a15_every_scrape_covers_all_workers_and_outlives_one():
     async with fake_engine(mixed) as engine, run_workers(4, engine.url) as workers:
         prompts = ["good"] * 60 + ["bad"] * 40
@@ -73,6 +74,7 @@ async def test_a15_every_scrape_covers_all_workers_and_outlives_one():
         assert totals(await workers.series(*COUNTED)) == {"200": 120, "400": 80}
 
 
+@pytest.mark.slow
 async def test_a_death_costs_its_own_streams_alone_and_its_leases_vanish():
     go_on = asyncio.Event()
 
@@ -147,8 +149,11 @@ async def test_the_limit_of_an_endpoint_counts_every_workers_requests():
         now -= 1
         call.answer()
 
-    limit = {"TWOHOP_FLOW_CONTROL__MAX_IN_FLIGHT_PER_ENDPOINT": "4"}
-    async with fake_engine(hold) as engine, run_workers(2, engine.url, **limit) as workers, workers.client() as client:
+    async with (
+        fake_engine(hold) as engine,
+        run_workers(2, engine.url, TWOHOP_FLOW_CONTROL__MAX_IN_FLIGHT_PER_ENDPOINT="4") as workers,
+        workers.client() as client,
+    ):
         asked = []
         for _ in range(12):  # one after the other, so that each worker has heard of the one before
             asked.append(asyncio.ensure_future(client.post("/v1/completions", json=BODY)))
@@ -208,14 +213,7 @@ async def test_a_stop_lets_streams_finish_and_ends_every_process(number: int):
                 assert await anext(chunks) == b"data: 1\n\n"
                 workers.process.send_signal(number)
 
-                async def refused() -> bool:
-                    try:
-                        await client.get("/healthz")
-                    except httpx.TransportError:
-                        return True
-                    return False
-
-                await until(refused, "new connections to be refused")
+                await until(lambda: workers.wrote("twohop: stopping"), "it to begin to stop")
                 go_on.set()
                 assert [chunk async for chunk in chunks] == []
         async with asyncio.timeout(20):
@@ -237,6 +235,53 @@ async def test_a_second_signal_ends_it_now():
             assert (await asked).status_code == 503
         async with asyncio.timeout(15):
             assert await workers.process.wait() == 0
+
+
+async def test_an_order_reaches_every_worker_and_the_one_that_replaces_another():
+    async with fake_engine() as a, fake_engine() as b, run_workers(2, a.url) as workers:
+        async with httpx.AsyncClient(base_url=workers.admin_url, verify=PLAIN) as admin:
+            added = await admin.post("/admin/endpoints", json={"url": b.url, "name": "b"})
+            assert added.status_code == 201
+            assert (await admin.post("/admin/endpoints", json={"url": b.url, "name": "b"})).status_code == 409
+            name = a.url.removeprefix("http://")
+            assert (await admin.post(f"/admin/endpoints/{name}/drain")).status_code == 200
+        victim = workers.pids()[1]
+        os.kill(victim, signal.SIGKILL)
+        await until(lambda: workers.pids()[1] != victim, "another in its place")
+
+        async def all_agree() -> bool:
+            told = (await workers.admin("/admin/endpoints"))["endpoints"]
+            states = {one["name"]: {each["state"] for each in one.get("workers", [])} for one in told}
+            return states == {name: {"draining"}, "b": {"ready"}}
+
+        await until(all_agree, "both workers to agree")
+        async with workers.client() as client:
+            for _ in range(8):
+                assert (await client.post("/v1/completions", json=BODY)).status_code == 200
+        assert (len(a.calls), len(b.calls)) == (0, 8)
+
+
+async def test_a_reload_reaches_every_worker_and_a_wrong_file_none(tmp_path):
+    file = tmp_path / "gateway.yaml"
+    file.write_text("routing: {receipt_headers: false}")
+
+    async def headers(workers: Workers) -> set[bool]:
+        async with workers.client() as client:
+            answers = [await client.post("/v1/completions", json=BODY) for _ in range(8)]
+        return {"x-twohop-endpoint" in answer.headers for answer in answers}
+
+    async with fake_engine() as engine, run_workers(2, engine.url, file=file) as workers:
+        assert await headers(workers) == {False}
+        file.write_text("routing: {receipt_headers: true}\nworkers: 7")
+        workers.process.send_signal(signal.SIGHUP)
+        await until(lambda: sum("reload: 1 changed" in line for line in workers.lines) == 2, "both to reload")
+        assert await headers(workers) == {True}
+        file.write_text("routin: {}")
+        workers.process.send_signal(signal.SIGHUP)
+        await until(lambda: workers.wrote("reload refused"), "the refusal")
+        os.kill(workers.pids()[1], signal.SIGKILL)
+        await until(lambda: sum("worker 1 (pid" in line and "serves" in line for line in workers.lines) == 2, "another")
+        assert await headers(workers) == {True}
 
 
 async def test_workers_end_with_a_supervisor_that_is_killed():
