@@ -68,7 +68,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-MAX_WORKERS = 256
+MAX_PROCESSES = 256
 
 Unavailable = Annotated[None, BeforeValidator(_not_available)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
@@ -338,7 +338,7 @@ class Config(Section):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least severity that is logged"
     )
-    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS, strict=True)] = Field(
+    workers: Annotated[int, Field(ge=1, le=MAX_PROCESSES, strict=True)] = Field(
         default=1, description="processes that serve, one for each core that the gateway may use"
     )
     admin: AdminConfig = AdminConfig()

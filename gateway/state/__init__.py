@@ -88,7 +88,7 @@ class SharedState(Protocol):
         ...
 
     def sent(self, endpoint: str, keys: Sequence[int]) -> None:
-        """Note that a prompt with these block keys was sent to `endpoint`; too many in one batch are left out."""
+        """Note that a prompt with these block keys, which never change, was sent to `endpoint`; a batch has a bound."""
         ...
 
     async def order(self, key: str, order: Mapping[str, Any]) -> Any:

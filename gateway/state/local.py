@@ -47,7 +47,7 @@ class LinkedState:
         self._over = asyncio.Event()
         self._numbers = count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._prompts: wire.Prompts = []
+        self._prompts: list[tuple[str, Sequence[int]]] = []
         self._keys = 0
         self._told_in_flight: dict[str, int] = {}
         self._told_counted = b""
@@ -76,7 +76,7 @@ class LinkedState:
         """Keep a prompt for the next batch."""
         if self._keys < MAX_BATCH_KEYS:
             self._keys += len(keys)
-            self._prompts.append((endpoint, list(keys)))
+            self._prompts.append((endpoint, keys))
 
     async def order(self, key: str, order: Mapping[str, Any]) -> Any:
         """Have every worker obey, in the broker's sequence."""

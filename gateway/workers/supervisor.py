@@ -188,7 +188,8 @@ class Supervisor:
 
     def _lost(self, process: Process) -> None:
         """A worker that has no link stops by itself, and one that is asked to; what hangs is killed."""
-        process.must_end(self._config.drain.grace_s + KILL_AFTER_S)
+        drain = self._config.drain
+        process.must_end(drain.delay_s + drain.grace_s + KILL_AFTER_S)
 
     def _joined(self, process: Process) -> None:
         logger.info("worker %d (pid %d) serves", process.seat.number, process.process.pid)

@@ -81,6 +81,7 @@ async def test_an_unknown_key_names_file_line_and_the_nearest_name(tmp_path):
 @pytest.mark.parametrize("count", ["1", "2"])
 async def test_a_port_in_use_is_said_so(count: str):
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as the workers of another gateway have it
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
