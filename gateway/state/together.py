@@ -14,6 +14,7 @@ from gateway.errors import ShuttingDown
 from gateway.observability.metrics import Metrics
 from gateway.observability.receipts import Receipts
 from gateway.observability.snapshot import Snapshot
+from gateway.pool.endpoint import Endpoint
 from gateway.prefix.index import PrefixIndex
 from gateway.state import OrderRefused, SharedState
 from gateway.state.index import SharedIndex
@@ -80,6 +81,8 @@ class Everyone:
     ) -> None:
         self.state = state
         self._endpoints, self._pool = endpoints, endpoints.pool
+        self._elsewhere: Mapping[str, int] = {}
+        self._pool.on_state.append(self._show_elsewhere)  # one that has just come among them
         self._metrics, self._receipts, self._index, self._clock = metrics, receipts, index, clock
 
     async def endpoints(self) -> Description:
@@ -120,10 +123,14 @@ class Everyone:
 
     def hear_in_flight(self, elsewhere: Mapping[str, int]) -> None:
         """Show each endpoint the leases that others hold on it."""
+        self._elsewhere = elsewhere
         for endpoint in self._pool:
-            count = elsewhere.get(endpoint.name, 0)
-            if count != endpoint.in_flight_elsewhere:
-                endpoint.hear_elsewhere(count)
+            self._show_elsewhere(endpoint)
+
+    def _show_elsewhere(self, endpoint: Endpoint) -> None:
+        count = self._elsewhere.get(endpoint.name, 0)
+        if count != endpoint.in_flight_elsewhere:
+            endpoint.hear_elsewhere(count)
 
     def hear_prompt(self, endpoint: str, keys: Sequence[int]) -> None:
         """Teach the prefix index, where the endpoint is known here."""

@@ -12,6 +12,7 @@ from itertools import count
 
 import msgspec
 
+from gateway.clock import monotonic_s
 from gateway.observability.snapshot import EMPTY, Snapshot, lasting, merge, merge_all
 from gateway.state import BATCH_S, GATHER_S
 from gateway.state import frames as wire
@@ -36,6 +37,7 @@ class Seat:
     def __init__(self, number: int, broker: "Broker", on_joined: Callable[[], None], on_lost: Callable[[], None]):
         self.number = number
         self.joined = False
+        self.heard_s = monotonic_s()  # a worker that lives is heard at least once a second
         self.in_flight: dict[str, int] = {}
         self.counted: Snapshot = EMPTY
         self.told_elsewhere: dict[str, int] = {}
@@ -73,6 +75,7 @@ class Broker:
 
     def take(self, seat: Seat, payload: bytes) -> None:
         """Take in one frame of a worker; one that cannot be read ends its link."""
+        seat.heard_s = monotonic_s()
         try:
             frame = _decoder.decode(payload)
         except msgspec.DecodeError:

@@ -33,6 +33,9 @@ STEADY_S = 10.0
 KILL_AFTER_S = 5.0
 """Seconds beyond the grace of a stop until a worker that is still there is killed."""
 
+STUCK_S = 30.0
+"""A worker that has told nothing for so long (one that lives tells its loop lag twice a second) is killed."""
+
 SOURCE = str(Path(__file__).parents[2])
 
 
@@ -68,8 +71,8 @@ class Supervisor:
     `args` are the arguments of `twohop serve`, by which the configuration is read again.
     """
 
-    def __init__(self, config: Config, sockets: Sockets, args: argparse.Namespace) -> None:
-        self._config, self._sockets, self._args = config, sockets, args
+    def __init__(self, config: Config, sockets: Sockets, args: argparse.Namespace, stuck_s: float = STUCK_S) -> None:
+        self._config, self._sockets, self._args, self._stuck_s = config, sockets, args, stuck_s
         self._broker = Broker()
         self._processes: dict[int, Process] = {}
         self._generation = 0
@@ -82,10 +85,11 @@ class Supervisor:
         try:
             async with asyncio.TaskGroup() as group:
                 keepers = [group.create_task(self._keep(number + 1)) for number in range(self._config.workers)]
-                announcer = group.create_task(self._announce())
+                beside = [group.create_task(self._announce()), group.create_task(self._look_for_stuck_ones())]
                 for keeper in keepers:
                     await keeper
-                announcer.cancel()
+                for task in beside:
+                    task.cancel()
         finally:
             self._broker.close()
             for process in self._processes.values():
@@ -125,6 +129,15 @@ class Supervisor:
         await self._serving.wait()
         address, admin = (None if one is None else one.getsockname()[:2] for one in self._sockets)
         log_addresses(address, admin)
+
+    async def _look_for_stuck_ones(self) -> None:
+        while True:
+            await asyncio.sleep(self._stuck_s / 8)
+            for number, process in self._processes.items():
+                silent_s = monotonic_s() - process.seat.heard_s
+                if process.seat.joined and silent_s > self._stuck_s:
+                    logger.error("worker %d has told nothing for %.0f s, and is killed", number, silent_s)
+                    process.signal(signal.SIGKILL)
 
     async def _keep(self, number: int) -> None:
         """Run worker `number`, and another in its place when it ends, until stopped."""

@@ -1,17 +1,22 @@
 """Several processes on one port act as one gateway."""
 
 import asyncio
+import logging
 import os
 import signal
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from gateway.config import Config
+from gateway.listening import reserve
+from gateway.workers.supervisor import Supervisor
 from tests.fakes.engine import Call, fake_engine
-from tests.gateways import PLAIN
-from tests.workers import Workers, run_workers, until
+from tests.gateways import PLAIN, settings
+from tests.workers import SERVES, Workers, run_workers, until
 
 BODY = {"model": "m", "prompt": "x"}
 COUNTED = ("twohop_requests_total", "twohop_request_seconds")
@@ -196,8 +201,7 @@ async def test_a22_a_burst_over_two_workers_spreads():
     assert all(25 - 12 <= calls <= 40 for calls in counts), counts
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_stop_lets_streams_finish_and_ends_every_process(number: int):
+async def test_a_stop_lets_streams_finish_and_ends_every_process():
     go_on = asyncio.Event()
 
     async def stream(call: Call) -> None:
@@ -211,7 +215,7 @@ async def test_a_stop_lets_streams_finish_and_ends_every_process(number: int):
             async with client.stream("POST", "/v1/completions", json={**BODY, "stream": True}) as answer:
                 chunks = answer.aiter_raw()
                 assert await anext(chunks) == b"data: 1\n\n"
-                workers.process.send_signal(number)
+                workers.process.send_signal(signal.SIGTERM)
 
                 await until(lambda: workers.wrote("twohop: stopping"), "it to begin to stop")
                 go_on.set()
@@ -221,6 +225,7 @@ async def test_a_stop_lets_streams_finish_and_ends_every_process(number: int):
         assert not any(alive(pid) for pid in workers.pids().values())
 
 
+@pytest.mark.slow
 async def test_a_second_signal_ends_it_now():
     async def hang(call: Call) -> None:
         await call.gone()
@@ -229,7 +234,7 @@ async def test_a_second_signal_ends_it_now():
         async with workers.client() as client:
             asked = asyncio.ensure_future(client.post("/v1/completions", json=BODY))
             await until(lambda: len(engine.calls) == 1, "the request to arrive")
-            workers.process.send_signal(signal.SIGTERM)
+            workers.process.send_signal(signal.SIGINT)
             await until(lambda: workers.wrote("stopping: 1 requests in flight"), "it to begin to stop")
             workers.process.send_signal(signal.SIGTERM)
             assert (await asked).status_code == 503
@@ -237,6 +242,7 @@ async def test_a_second_signal_ends_it_now():
             assert await workers.process.wait() == 0
 
 
+@pytest.mark.slow
 async def test_an_order_reaches_every_worker_and_the_one_that_replaces_another():
     async with fake_engine() as a, fake_engine() as b, run_workers(2, a.url) as workers:
         async with httpx.AsyncClient(base_url=workers.admin_url, verify=PLAIN) as admin:
@@ -261,6 +267,7 @@ async def test_an_order_reaches_every_worker_and_the_one_that_replaces_another()
         assert (len(a.calls), len(b.calls)) == (0, 8)
 
 
+@pytest.mark.slow
 async def test_a_reload_reaches_every_worker_and_a_wrong_file_none(tmp_path):
     file = tmp_path / "gateway.yaml"
     file.write_text("routing: {receipt_headers: false}")
@@ -290,6 +297,43 @@ async def test_workers_end_with_a_supervisor_that_is_killed():
         workers.process.kill()
         await until(lambda: not any(alive(pid) for pid in pids.values()), "the workers to end")
         assert workers.wrote("the supervisor is gone")
+
+
+async def test_one_that_hangs_is_named_and_holds_nobody_up():
+    async with fake_engine() as engine, run_workers(2, engine.url) as workers:
+        os.kill(workers.pids()[1], signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(10):
+                told = await workers.admin("/admin/endpoints")  # whoever is free takes the admin API's connections
+            assert told["missing_workers"] == [1]
+            assert [one["name"] for one in told["endpoints"]] == [engine.url.removeprefix("http://")]
+        finally:
+            os.kill(workers.pids()[1], signal.SIGCONT)
+
+        async def nobody_is_missing() -> bool:
+            return "missing_workers" not in await workers.admin("/admin/endpoints")
+
+        await until(nobody_is_missing, "it to answer again")
+
+
+async def test_one_that_stays_stuck_is_replaced(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    async with fake_engine() as engine:
+        args = Namespace(config=None, listen="127.0.0.1:0", endpoint=[engine.url], log_level=None, workers=1)
+        config = Config.model_validate(settings([{"url": engine.url}]))
+        sockets = reserve(config)
+        supervisor = Supervisor(config, sockets, args, stuck_s=2.0)
+        running = asyncio.get_running_loop().create_task(supervisor.run())
+        try:
+            await until(lambda: len(SERVES.findall(caplog.text)) == 1, "the first to serve")
+            victim = int(SERVES.findall(caplog.text)[0][1])
+            os.kill(victim, signal.SIGSTOP)
+            await until(lambda: len(SERVES.findall(caplog.text)) == 2, "another in its place")
+            assert "worker 1 has told nothing for 2 s, and is killed" in caplog.text
+            assert not alive(victim)
+        finally:
+            supervisor.stop()
+            assert await running == 0
 
 
 async def test_a_worker_that_cannot_start_ends_the_command():
