@@ -53,6 +53,7 @@ def totals(lines: list[str]) -> dict[str, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(150)
 async def test_a15_every_scrape_covers_all_workers_and_outlives_one():
     async with fake_engine(mixed) as engine, run_workers(4, engine.url) as workers:
         prompts = ["good"] * 60 + ["bad"] * 40
