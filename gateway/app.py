@@ -41,8 +41,10 @@ from gateway.state import SharedState
 from gateway.state.index import SharedIndex
 from gateway.state.memory import MemoryState
 from gateway.state.together import Everyone
+from gateway.terminal import on_hang_up
 from gateway.upstream.client import LegTimeouts
 from gateway.upstream.engines import Engines
+from gateway.upstream.tls import Tls
 from scorers.profile import Profile
 from scorers.registry import build_profile
 
@@ -66,6 +68,7 @@ class Parts:
     receipts: Receipts
     data_plane: DataPlane
     everyone: Everyone
+    tls: Tls
 
 
 class Gateway:
@@ -121,7 +124,7 @@ class Gateway:
 
     async def _run(self, parts: Parts, routes: InferenceRoutes, served: list[tuple[Server, socket.socket]]) -> None:
         async with asyncio.TaskGroup() as group:
-            watch = Watch(parts.pool, self.config.scrape, self.config.health, group)
+            watch = Watch(parts.pool, self.config.scrape, self.config.health, group, parts.tls)
             parts.endpoints.apply = watch.apply
             live = self._live = _Live(group, watch, routes, [server for server, _ in served])
             live.discover(self.config, parts.endpoints)
@@ -190,6 +193,10 @@ class Gateway:
         """Have the configuration read again; what can change while running does, and nothing in flight is dropped."""
         self._reload.ask()
 
+    def reconfigure(self, config: Config) -> None:
+        """Go on by another configuration that somebody else has read, as a reload does."""
+        self._reload.take(config)
+
     def _apply(self, old: Config, new: Config) -> None:
         if self.parts is None or self._live is None:
             return
@@ -230,11 +237,15 @@ def _bounds(config: Config) -> Bounds:
     return Bounds(limits.header_bytes, limits.body_bytes, timeouts.header_s, timeouts.body_s)
 
 
-def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool], state: SharedState) -> Parts:
+def build(
+    config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool], state: SharedState | None = None
+) -> Parts:
     """Return the parts of a gateway for `config`, wired; nothing runs yet. `stopping()`: take no new requests."""
+    state = state or MemoryState()
     flow = config.flow_control
     pool = Pool(_limits(config), stale_after_s=config.scrape.stale_after_s)
-    engines = Engines(loop)
+    tls = Tls(config.upstream_tls.settings)
+    engines = Engines(loop, config.max_connections, tls)
     blocks = INDEX_BLOCKS_PER_ENDPOINT
     index = PrefixIndex(blocks) if state.alone else SharedIndex(blocks, state.sent)
     admission = Admission(pool, flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s, monotonic_s)
@@ -264,7 +275,7 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         stopping=stopping,
         **_settings(config, engines, metrics),
     )
-    return Parts(config, pool, endpoints, engines, index, admission, metrics, receipts, data_plane, everyone)
+    return Parts(config, pool, endpoints, engines, index, admission, metrics, receipts, data_plane, everyone, tls)
 
 
 def reconfigured(parts: Parts, config: Config) -> Parts:
@@ -274,6 +285,7 @@ def reconfigured(parts: Parts, config: Config) -> Parts:
     """
     flow, profile = config.flow_control, _profile(config)
     data_plane = replace(parts.data_plane, **_settings(config, parts.engines, parts.metrics))
+    parts.engines.configure(config.max_connections)
     parts.pool.configure(_limits(config), config.scrape.stale_after_s)
     data_plane.router.configure(profile, config.disaggregation.mode, flow.max_in_flight_per_endpoint)
     parts.admission.configure(flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s)
@@ -307,7 +319,8 @@ def run_until_signal(
 ) -> None:
     """Serve in this thread, on uvloop, until SIGINT or SIGTERM; raise ConfigError where it cannot start.
 
-    With `reread`, SIGHUP has the configuration read again. `sockets` and `state` are as `Gateway` takes them.
+    With `reread`, SIGHUP has the configuration read again; where it says that the terminal of this process was closed,
+    it is taken for SIGTERM. `sockets` and `state` are as `Gateway` takes them.
     """
     import uvloop
 
@@ -317,7 +330,7 @@ def run_until_signal(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, gateway.stop)
         if reread is not None:
-            loop.add_signal_handler(signal.SIGHUP, gateway.reload)
+            loop.add_signal_handler(signal.SIGHUP, on_hang_up(gateway.reload, gateway.stop))
         await gateway.run()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

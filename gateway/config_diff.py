@@ -7,10 +7,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from gateway.config import Config, EndpointConfig, Section
+from gateway.config import Config, EndpointConfig
+from gateway.config_types import Section
 
-# Read once, when sockets are opened and processes started.
-FIXED = frozenset({"listen", "admin.listen", "workers"})
+# Read once, when sockets are opened or connected first, and processes started.
+_TLS = ("ca_file", "cert_file", "key_file", "server_name", "verify")
+FIXED = frozenset({"listen", "admin.listen", "workers", *(f"upstream_tls.{key}" for key in _TLS)})
 _ABSENT = object()
 _S = TypeVar("_S", bound=Section)
 _SECRET = "(not shown)"  # noqa: S105 - stands in a secret's place

@@ -30,7 +30,6 @@ class Endpoints:
         self.pool, self._clock = pool, clock
         self._told: dict[str, EndpointSpec] = {}
         self._overrides: dict[str, Override] = {}
-        self._ahead: list[Command] | None = []
 
     async def follow(self, source: Source) -> None:
         """Take in what `source` tells, set by set, until it has no more to tell."""
@@ -42,28 +41,6 @@ class Endpoints:
         self._told = {spec.name: spec for spec in specs}
         self._overrides = kept(self._told, self._overrides)
         self._apply()
-        ahead, self._ahead = self._ahead, None
-        for command in ahead or ():
-            self.perform(command)
-
-    def commands(self) -> list[Command]:
-        """Return what brings the endpoints of another process with the same source to where these are."""
-        drained = [endpoint.name for endpoint in self.pool if endpoint.draining]
-        away = [name for name, one in self._overrides.items() if one.over is not None]
-        specs = [one.spec for one in self._overrides.values() if one.spec is not None]
-        return [
-            *({"verb": "remove", "name": name} for name in away),
-            *({"verb": "add", "endpoint": _section(spec)} for spec in specs),
-            *({"verb": "drain", "name": name} for name in drained),
-        ]
-
-    def replay(self, commands: Iterable[Command]) -> None:
-        """Carry out what another process's `commands` gave, as soon as the source has told its first set."""
-        if self._ahead is not None:
-            self._ahead.extend(commands)
-            return
-        for command in commands:
-            self.perform(command)
 
     def perform(self, command: Command) -> Done:
         """Carry out `{"verb": "add", "endpoint": {…}}`, or `remove`, `drain`, `undrain` with a `name`.
@@ -125,5 +102,14 @@ class Endpoints:
         self.apply(wanted(self._told, self._overrides))
 
 
-def _section(spec: EndpointSpec) -> dict[str, Any]:
-    return {"url": spec.url, "name": spec.name, "role": spec.role, "labels": dict(spec.labels)}
+def order_key(command: Command) -> str:
+    """Return the key under which a process that joins later needs only the last of these commands.
+
+    Those that are left, in their order, then bring it to the same endpoints: an addition does not stand for the removal
+    before it, which made room for it.
+    """
+    verb = "drain" if command["verb"] == "undrain" else command["verb"]
+    if verb != "add":
+        return f"{verb}:{command['name']}"
+    section, _ = read_endpoint(command["endpoint"])
+    return f"add:{section.name if section else ''}"

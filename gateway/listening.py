@@ -4,7 +4,8 @@ import logging
 import socket
 import sys
 
-from gateway.config import Config, split_address
+from gateway.config import Config
+from gateway.config_types import split_address
 from gateway.errors import ConfigError
 
 logger = logging.getLogger("twohop")

@@ -46,18 +46,19 @@ class Reload:
         if self._reread is None:
             logger.info("reload: this gateway has no sources to read its configuration from again")
             return
-        old = self._current()
         try:
-            told = await asyncio.to_thread(self._reread)
-            new, found = applicable(old, told), changes(old, told)
-            if new != old:
-                self._apply(old, new)
+            self.take(await asyncio.to_thread(self._reread))
         except ConfigError as error:
             _refuse(error)
-            return
         except Exception:  # a fault of ours must not end a gateway that serves
             logger.exception("reload failed: the configuration is as it was")
-            return
+
+    def take(self, told: Config) -> None:
+        """Apply a configuration that was read for a running gateway, and tell what differs."""
+        old = self._current()
+        new, found = applicable(old, told), changes(old, told)
+        if new != old:
+            self._apply(old, new)
         for change in found:
             logger.log(logging.WARNING if change.needs_restart else logging.INFO, "reload: %s", change.line())
         logger.info("reload: %s", f"{len(found)} changed" if found else "nothing has changed")

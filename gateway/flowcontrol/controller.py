@@ -146,10 +146,10 @@ class Admission:
 
     def _has_room(self, model: str) -> bool:
         limit = self._max_in_flight
-        return any(
-            one.in_flight + one.in_flight_elsewhere < limit and one.ready and model in one.model_ids
-            for one in self._pool
-        )
+        for one in self._pool.each():
+            if one.in_flight + one.in_flight_elsewhere < limit and model in one.model_ids and one.ready:
+                return True
+        return False
 
     def _on_room(self, _: Endpoint) -> None:
         now_s = self._clock()

@@ -10,8 +10,8 @@ from typing import TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
 LINE_CHARACTERS = 4000
-# httpx logs every request; uvicorn repeats what our own lines say, and warns of every stranger that speaks no HTTP.
-CHATTY = {"httpx": logging.WARNING, "httpcore": logging.WARNING, "uvicorn.error": logging.ERROR}
+# The simulated engine's server repeats what our own lines say, and warns of every stranger that speaks no HTTP.
+CHATTY = {"uvicorn.error": logging.ERROR}
 
 
 class OneLine(logging.Formatter):

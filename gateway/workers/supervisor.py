@@ -20,6 +20,7 @@ from gateway.config_diff import applicable
 from gateway.config_source import process_environment
 from gateway.errors import ConfigError
 from gateway.listening import Sockets, another, log_addresses, reserve
+from gateway.terminal import on_hang_up
 from gateway.workers.broker import Broker, Seat
 from gateway.workers.process import Start
 
@@ -225,7 +226,7 @@ def supervise(config: Config, args: argparse.Namespace) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, supervisor.stop)
-        loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
+        loop.add_signal_handler(signal.SIGHUP, on_hang_up(supervisor.reload, supervisor.stop))
         return await supervisor.run()
 
     with contextlib.ExitStack() as stack:

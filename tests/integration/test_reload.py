@@ -3,7 +3,10 @@
 import asyncio
 import logging
 import os
+import pty
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -161,6 +164,15 @@ async def test_the_same_again_changes_nothing(start):
         assert gateway.parts.data_plane is plane
 
 
+async def test_a_configuration_that_somebody_else_read_is_taken():
+    async with fake_engine() as engine, run_gateway([engine.url]) as gateway:
+        config = gateway.gateway.config
+        gateway.gateway.reconfigure(
+            config.model_copy(update={"limits": config.limits.model_copy(update={"body_bytes": 9})})
+        )
+        assert (await gateway.client.post(PATH, json=CHAT)).status_code == 413
+
+
 async def test_requests_that_wait_keep_their_places_and_go_by_the_new_limit(start):
     let = asyncio.Event()
     order = []
@@ -280,3 +292,29 @@ async def test_sighup_has_the_command_read_its_file_again(tmp_path):
             await hang_up_until(f"{file}:1: limits.body_bites".encode())
             os.kill(process.pid, signal.SIGTERM)
             assert await asyncio.wait_for(process.wait(), 20) == 0
+
+
+async def test_a_terminal_that_is_closed_ends_the_command():
+    ours, theirs = pty.openpty()
+    async with fake_engine() as engine:
+        command = ("-m", "gateway", "serve", "--listen", "127.0.0.1:0", "--endpoint", engine.url)
+        environment = {**os.environ, "TWOHOP_ADMIN__LISTEN": "null"}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, stdin=theirs, stderr=subprocess.PIPE, env=environment
+        )
+        try:
+            os.close(theirs)
+            await listening(process)
+            process.send_signal(signal.SIGHUP)
+            assert process.stderr is not None
+            while b"reload: nothing has changed" not in (line := await process.stderr.readline()):
+                assert line
+            os.close(ours)
+            process.send_signal(signal.SIGHUP)
+            _, errors = await asyncio.wait_for(process.communicate(), 20)
+            assert process.returncode == 0
+            assert errors.splitlines()[-1].endswith(b"stopped")
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
