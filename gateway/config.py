@@ -27,6 +27,8 @@ from gateway.config_types import (
 from gateway.upstream.tls import TlsProblem, TlsSettings, check
 from scorers.model import Role
 
+MAX_PROCESSES = 256
+
 
 class AdminConfig(Section):
     """The admin API."""
@@ -341,6 +343,9 @@ class Config(Section):
     listen: Address = Field(default="127.0.0.1:8000", description="host:port of the inference API, /metrics and health")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least severity that is logged"
+    )
+    workers: Annotated[int, Field(ge=1, le=MAX_PROCESSES, strict=True)] = Field(
+        default=1, description="processes that serve, one for each core that the gateway may use"
     )
     admin: AdminConfig = AdminConfig()
     discovery: DiscoveryConfig = DiscoveryConfig()

@@ -95,6 +95,6 @@ def build_edges(pool: Pool, metrics: Metrics, stopping: Callable[[], bool]) -> F
 
     @app.api_route("/metrics", methods=READ)
     async def exposition() -> Response:
-        return Response(metrics.render(), media_type=CONTENT_TYPE)
+        return Response(await metrics.render_all(), media_type=CONTENT_TYPE)
 
     return app

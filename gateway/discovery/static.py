@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from urllib.parse import urlsplit
 
 from gateway.config import EndpointConfig
-from gateway.pool.endpoint import EndpointSpec
+from gateway.pool.spec import EndpointSpec
 
 
 class StaticSource:

@@ -146,8 +146,8 @@ class Admission:
 
     def _has_room(self, model: str) -> bool:
         limit = self._max_in_flight
-        for one in self._pool.each():  # noqa: SIM110 - a generator costs every request more than the answer
-            if one.in_flight < limit and model in one.servable and one.accepting:
+        for one in self._pool.each():
+            if one.in_flight + one.in_flight_elsewhere < limit and model in one.servable and one.accepting:
                 return True
         return False
 

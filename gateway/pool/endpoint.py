@@ -4,8 +4,7 @@ Invariant: `in_flight` equals the leases taken and not yet released; every chang
 it is tried again after an ejection (`State.TRIAL`) at most one lease taken since then is out.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gateway.errors import EngineStuck
@@ -14,7 +13,8 @@ from gateway.pool.ejection import Event, Sight, Standing
 from gateway.pool.health import Health, Limits, Signal, State, step
 from gateway.pool.scrape import Load
 from gateway.pool.servable import servable
-from scorers.model import NO_LABELS, Adapters, EndpointView, Role
+from gateway.pool.spec import EndpointSpec, Model
+from scorers.model import Adapters, EndpointView
 
 NEVER_S = float("-inf")
 _REASON_CHARS = 200
@@ -25,38 +25,6 @@ class Abortable(Protocol):
 
     def abort(self, reason: BaseException) -> None:
         """Stop; whoever waits gets `reason`."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointSpec:
-    """What discovery tells of an endpoint; `url` has no trailing slash, `host` no brackets, `port` is a number.
-
-    `loadable_adapters` are globs of the adapters that it loads by itself when a request names one.
-    `tls`: it speaks https. `authority` is what a request's `host` header says.
-    """
-
-    name: str
-    url: str
-    host: str
-    port: int
-    role: Role = "both"
-    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
-    loadable_adapters: tuple[str, ...] = ()
-    tls: bool = False
-    authority: bytes = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Make what every request to it says once."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        object.__setattr__(self, "authority", f"{host}:{self.port}".encode("ascii"))
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """One entry of an engine's `/v1/models`: its id, and the whole JSON object as told."""
-
-    id: str
-    entry: Mapping[str, Any]
 
 
 class ScrapeMark(NamedTuple):
@@ -139,6 +107,7 @@ class Endpoint:
         self.accepting = False
         self.in_flight = 0
         self.waiting: set[Abortable] = set()
+        self.in_flight_elsewhere = 0  # leases of the gateway's other processes, as last told
         self.identity_changes = 0
         self.scrape_error: str | None = None
         self.on_room: Callable[[Endpoint], None] = _ignore
@@ -201,6 +170,14 @@ class Endpoint:
             self._trial, self.accepting = None, self.ready
         self.on_room(self)
 
+    def hear_elsewhere(self, in_flight: int) -> None:
+        """Take in how many leases the gateway's other processes hold on it."""
+        fewer = in_flight < self.in_flight_elsewhere
+        self.in_flight_elsewhere = in_flight
+        self.kept_view = None
+        if fewer:
+            self.on_room(self)
+
     def view(self, now_s: float) -> EndpointView:
         """Return this endpoint as a decision sees it at `now_s` (monotonic); the same object while nothing changed."""
         stale_from_s = self._mark.started_s + self._stale_after_s
@@ -235,7 +212,7 @@ class Endpoint:
             waiting=(load.waiting or 0.0) if load else 0.0,
             running=(load.running or 0.0) if load else 0.0,
             kv_usage=(load.kv_usage or 0.0) if load else 0.0,
-            in_flight=self.in_flight,
+            in_flight=self.in_flight + self.in_flight_elsewhere,
             sent_since_scrape=self._sent - self._mark.sent,
             finished_since_scrape=self._finished - self._mark.finished,
             stale=stale,
@@ -401,7 +378,8 @@ class Endpoint:
             "why_not_ready": self.why_not_ready,
             "ejected_for_s": None if left_s is None else round(left_s, 3),
             "models": sorted(self.model_ids),
-            "in_flight": self.in_flight,
+            "in_flight": self.in_flight + self.in_flight_elsewhere,
+            "in_flight_elsewhere": self.in_flight_elsewhere,
             "sent_since_scrape": self._sent - self._mark.sent,
             "finished_since_scrape": self._finished - self._mark.finished,
             "load": load.describe() if load else None,

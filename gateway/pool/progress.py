@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.pool.endpoint import Model
+from gateway.pool.spec import Model
 
 TICKS: Final = 4
 

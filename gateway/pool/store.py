@@ -9,8 +9,9 @@ from typing import Any
 
 from gateway.clock import monotonic_s
 from gateway.pool import ejection
-from gateway.pool.endpoint import Endpoint, EndpointSpec
+from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Limits, State
+from gateway.pool.spec import EndpointSpec
 from scorers.model import EndpointView
 
 Listener = Callable[[Endpoint], None]

@@ -14,9 +14,10 @@ import msgspec
 from gateway.clock import chance, monotonic_s
 from gateway.config import HealthConfig, ScrapeConfig
 from gateway.discovery import Source
-from gateway.pool.endpoint import Endpoint, EndpointSpec, Model
+from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Signal, State
 from gateway.pool.scrape import BadSample, parse
+from gateway.pool.spec import EndpointSpec, Model
 from gateway.pool.standing import StandingWatch
 from gateway.pool.store import Pool
 from gateway.upstream.fetch import Answer, Fetcher

@@ -7,7 +7,7 @@ import asyncio
 from typing import NamedTuple
 
 from gateway.errors import EngineError, UpstreamFailed, UpstreamTimeout
-from gateway.pool.endpoint import EndpointSpec
+from gateway.pool.spec import EndpointSpec
 from gateway.upstream.client import AnswerTooLong, ConnectFailed, Leg, LegTimeouts
 from gateway.upstream.pool import ConnectionPool
 from gateway.upstream.tls import Tls

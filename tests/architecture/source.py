@@ -22,6 +22,7 @@ DECIDING = (
     "gateway/pool/overrides.py",
     "gateway/pool/scrape.py",
     "gateway/flowcontrol/retry_budget.py",
+    "gateway/observability/snapshot.py",
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -8,8 +8,8 @@ from gateway.dataplane.records import Exchange, Plan, SingleHop, TwoHop
 from gateway.dataplane.route import Router
 from gateway.errors import QueueFull
 from gateway.observability.receipts import Receipt
-from gateway.pool.endpoint import EndpointSpec, Model
 from gateway.pool.health import Signal
+from gateway.pool.spec import EndpointSpec, Model
 from gateway.pool.store import Pool
 from gateway.prefix.index import PrefixIndex
 from scorers.model import Role

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from gateway.errors import ModelNotFound, NoEndpoint, QueueFull
 from gateway.flowcontrol.controller import Admission, Place
-from gateway.pool.endpoint import Endpoint, EndpointSpec, Lease, Model
+from gateway.pool.endpoint import Endpoint, Lease
 from gateway.pool.health import Signal
+from gateway.pool.spec import EndpointSpec, Model
 from gateway.pool.store import Pool
 
 LIMIT = 2

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pool.endpoint import Endpoint, EndpointSpec, Model
+from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Signal
 from gateway.pool.scrape import Load
+from gateway.pool.spec import EndpointSpec, Model
 from scorers.model import Adapters
 
 
@@ -195,6 +196,7 @@ def test_the_description_is_plain_json_and_tells_the_age_of_the_data():
         "ejected_for_s": None,
         "models": ["m"],
         "in_flight": 1,
+        "in_flight_elsewhere": 0,
         "sent_since_scrape": 1,
         "finished_since_scrape": 0,
         "load": {

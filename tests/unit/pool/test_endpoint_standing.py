@@ -2,9 +2,10 @@
 
 from gateway.errors import EngineStuck
 from gateway.pool.ejection import Event, Limits, State
-from gateway.pool.endpoint import Endpoint, EndpointSpec, Model
+from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Signal
 from gateway.pool.scrape import Load
+from gateway.pool.spec import EndpointSpec, Model
 
 SPEC = EndpointSpec("a", "http://a:8000", "a", 8000)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pool.endpoint import Model
 from gateway.pool.progress import TICKS, Silence, gave_a_token, questions
+from gateway.pool.spec import Model
 
 TICK = st.tuples(st.integers(0, 3), st.booleans())
 

@@ -6,8 +6,9 @@ import pytest
 
 from gateway.pool import ejection, store
 from gateway.pool.ejection import Event
-from gateway.pool.endpoint import Endpoint, EndpointSpec, Model
+from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Limits, Signal
+from gateway.pool.spec import EndpointSpec, Model
 from gateway.pool.store import Pool
 
 
