@@ -1,6 +1,6 @@
 """Runs the cases at full size: one line for each, exit status 1 where one fails.
 
-    python -m benchmarks.field_reports [--cases A02,A26] [--small]
+python -m benchmarks.field_reports [--cases A02,A26] [--small]
 """
 
 import argparse

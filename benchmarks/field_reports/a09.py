@@ -66,13 +66,13 @@ async def _when_sent(one: Engine, gateway: Gateway, number: int) -> None:
     _leave(connection, number)
 
 
-async def _when_begun(one: Engine, gateway: Gateway, number: int) -> None:
+async def _when_begun(_: Engine, gateway: Gateway, number: int) -> None:
     connection = await _begin(gateway)
     await connection.reader.readuntil(b"data: ")
     _leave(connection, number)
 
 
-async def _at_the_timeout(one: Engine, gateway: Gateway, number: int) -> None:
+async def _at_the_timeout(_: Engine, gateway: Gateway, number: int) -> None:
     connection = await _begin(gateway)
     await asyncio.sleep(FIRST_BYTE_S + 0.002 * (number % 9 - 4))
     _leave(connection, number)
@@ -118,8 +118,7 @@ def _scenario(name: str, handler: Callable[[Call], Awaitable[None]], abort: Abor
 @contextlib.asynccontextmanager
 async def _full_queue(one: Engine) -> AsyncIterator[None]:
     """Keep the kernel from finishing handshakes with the engine: its queue is short, full, and nobody takes from it."""
-    one.accepting.clear()
-    one.listen(0)
+    one.leave_in_queue(0)
     fillers: list[socket.socket] = []
     for _ in range(4):
         filler = socket.socket()
@@ -132,15 +131,17 @@ async def _full_queue(one: Engine) -> AsyncIterator[None]:
     finally:
         for filler in fillers:
             filler.close()
-        one.listen(1024)
-        one.accepting.set()
+        one.listen()
 
 
 def _not_accepted(name: str, connects: bool) -> Scenario:
     async def run(size: Size) -> Figures:
         """Abort while the engine does not accept: the kernel has taken the connection (`connects`), or has not."""
         times = size.count(50, 500)
-        async with engine(_silent) as one, serve([one], health={"interval_s": 60}, scrape={"interval_s": 60}) as gateway:
+        async with (
+            engine(_silent) as one,
+            serve([one], health={"interval_s": 60}, scrape={"interval_s": 60}) as gateway,
+        ):
             await closed_loop(gateway.address, [Post(chat())] * 10, 1)
             one.break_connections()
             await until(lambda: not one.connections, "kept connections to close")
@@ -148,8 +149,8 @@ def _not_accepted(name: str, connects: bool) -> Scenario:
             for first in range(0, times, AT_ONCE):
                 async with contextlib.AsyncExitStack() as stack:
                     if connects:
-                        one.accepting.clear()
-                        stack.callback(one.accepting.set)
+                        one.leave_in_queue()
+                        stack.callback(one.listen)
                     else:
                         await stack.enter_async_context(_full_queue(one))
                     begun = await asyncio.gather(*(_begin(gateway) for _ in range(AT_ONCE)))

@@ -10,7 +10,7 @@ from benchmarks.field_reports.client import Answer, chat
 from benchmarks.field_reports.engine import Call, Engine, engine, model_list
 from benchmarks.field_reports.gateway import Gateway, serve
 
-READY_WITHIN_S = 3.5  # `health.interval_s` of 2 s by default, a probe, and some
+READY_WITHIN_S = 3.5  # `health.interval_s`, which is 2 s by default, a probe, and some
 Stage = tuple[str, Callable[[Engine], None]]
 
 
@@ -47,6 +47,10 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
+def _health(size: Size) -> dict[str, float]:
+    return {"interval_s": size.seconds(0.4, 2.0)}
+
+
 @contextlib.asynccontextmanager
 async def _starting() -> AsyncIterator[Engine]:
     one = Engine(_slow)
@@ -78,8 +82,8 @@ async def _paced(gateway: Gateway, seconds: float, per_s: float, answers: list[A
 
 async def a_loading_engine_gets_nothing(size: Size) -> Figures:
     """Beside a ready engine another one comes up step by step under steady load; then a burst."""
-    stage_s, answers = size.seconds(0.5, 1.5), list[Answer]()
-    async with _starting() as new, engine(_slow) as old, serve([old, new], ready=1) as gateway:
+    stage_s, answers = size.seconds(0.4, 1.5), list[Answer]()
+    async with _starting() as new, engine(_slow) as old, serve([old, new], ready=1, health=_health(size)) as gateway:
         for name, begin in STAGES:
             begin(new)
             await _paced(gateway, stage_s, 10, answers)
@@ -120,9 +124,9 @@ async def _asks(gateway: Gateway, new: Engine) -> bool:
 
 async def the_gateway_is_ready_when_an_engine_can_serve(size: Size) -> Figures:
     """With the loading engine alone /readyz says 503 through all stages, requests wait, and then it says 200."""
-    stage_s = size.seconds(0.4, 1.5)
+    stage_s = size.seconds(0.3, 1.5)
     flow = {"max_queue_wait_s": 30}
-    async with _starting() as new, serve([new], ready=0, flow_control=flow) as gateway:
+    async with _starting() as new, serve([new], ready=0, flow_control=flow, health=_health(size)) as gateway:
         waiting = asyncio.get_running_loop().create_task(gateway.post(chat()))
         for name, begin in STAGES[:-1]:
             begin(new)
@@ -148,7 +152,7 @@ async def the_gateway_is_ready_when_an_engine_can_serve(size: Size) -> Figures:
 
 async def ready_in_the_middle_is_no_promise(size: Size) -> Figures:
     """A ready engine goes back to loading: within a refresh interval nothing is sent there any more."""
-    async with engine(_slow) as old, engine(_slow) as new, serve([old, new]) as gateway:
+    async with engine(_slow) as old, engine(_slow) as new, serve([old, new], health=_health(size)) as gateway:
         _nothing_listed(new)
 
         async def told() -> bool:

@@ -36,12 +36,17 @@ async def cut_at_every_place(size: Size) -> Figures:
         return {"places": len(USAGE_EVENT) // step}
 
 
-async def glued_and_unended(size: Size) -> Figures:
+async def glued_and_unended(_: Size) -> Figures:
     """The usage event glued to its neighbours, and at the end without its blank line or any line end."""
     script = Script()
     variants = {
         "glued behind content": [BEFORE[0], BEFORE[1] + USAGE_EVENT, DONE],
-        "glued to content's half": [BEFORE[0], BEFORE[1][:40], BEFORE[1][40:] + USAGE_EVENT[:50], USAGE_EVENT[50:] + DONE],
+        "glued to content's half": [
+            BEFORE[0],
+            BEFORE[1][:40],
+            BEFORE[1][40:] + USAGE_EVENT[:50],
+            USAGE_EVENT[50:] + DONE,
+        ],
         "all glued": [b"".join(BEFORE) + USAGE_EVENT + DONE],
         "no blank line": [*BEFORE, USAGE_EVENT[:-1]],
         "no line end": [*BEFORE, USAGE_EVENT[:-2]],
@@ -72,7 +77,10 @@ async def not_asked_for(size: Size) -> Figures:
         for count in range(1, 40) if size.full else (1, 2, 12):
             pieces[:] = cut(USAGE_EVENT, count)
             answer, tokens = await counted(gateway, ask_usage=False)
-            expect(answer.body == b"".join(BEFORE) + DONE, f"the client got {answer.body[-300:]!r}, usage in {count} pieces")
+            expect(
+                answer.body == b"".join(BEFORE) + DONE,
+                f"the client got {answer.body[-300:]!r}, usage in {count} pieces",
+            )
             expect(tokens == TOKENS, f"counted {tokens} for {TOKENS}, usage in {count} pieces")
         return {}
 

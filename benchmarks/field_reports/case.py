@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 Figures = dict[str, float | str]
-Scenario = Callable[["Size"], Awaitable[Figures]]
+Scenario = Callable[["Size"], Coroutine[Any, Any, Figures]]
 
 
 class CaseFailed(AssertionError):

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.field_reports.case import CaseFailed
+
 Address = tuple[str, int]
 Headers = Sequence[tuple[str, str]]
 
@@ -18,8 +20,8 @@ ANSWER_S = 60.0
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
-class BadAnswer(Exception):
-    """What came back is no HTTP answer; the message says how it went wrong."""
+class BadAnswer(CaseFailed):
+    """What came back is no HTTP answer, or nothing did; the message says how it went wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,11 @@ class Connection:
 
     @classmethod
     async def to(cls, address: Address) -> "Connection":
-        """Connect."""
-        return cls(*await asyncio.open_connection(*address, limit=1 << 26))
+        """Connect. Raises BadAnswer."""
+        try:
+            return cls(*await asyncio.open_connection(*address, limit=1 << 26))
+        except OSError as error:
+            raise BadAnswer(f"no connection to {address}: {error}") from error
 
     def send(self, data: bytes) -> None:
         """Write raw bytes."""
@@ -91,17 +96,17 @@ class Connection:
         return Answer(answer.status, answer.headers, answer.body, time.monotonic() - began_s)
 
     async def answer(self) -> Answer:
-        """Read one answer, interim ones left out. Raises BadAnswer, TimeoutError."""
-        async with asyncio.timeout(ANSWER_S):
-            try:
+        """Read one answer, interim ones left out. Raises BadAnswer."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
                 status, headers = await self.answer_head()
                 while status < 200:
                     status, headers = await self.answer_head()
                 return Answer(status, headers, await self._body(dict(headers)))
-            except asyncio.IncompleteReadError as error:
-                raise BadAnswer(f"the connection ended early, after {error.partial[-200:]!r}") from error
-            except ConnectionError as error:
-                raise BadAnswer(f"the connection was broken: {error!r}") from error
+        except asyncio.IncompleteReadError as error:
+            raise BadAnswer(f"the connection ended early, after {error.partial[-200:]!r}") from error
+        except (ConnectionError, TimeoutError) as error:
+            raise BadAnswer(f"no answer: {error!r}") from error
 
     async def answer_head(self) -> tuple[int, list[tuple[str, str]]]:
         """Read one head; return its status and headers, names in lower case."""
@@ -135,9 +140,7 @@ class Connection:
         self.writer.transport.abort()
 
 
-async def ask(
-    address: Address, method: str, target: str, body: bytes | None = None, headers: Headers = ()
-) -> Answer:
+async def ask(address: Address, method: str, target: str, body: bytes | None = None, headers: Headers = ()) -> Answer:
     """Send one request on a connection of its own and return the answer."""
     connection = await Connection.to(address)
     try:
@@ -169,7 +172,11 @@ async def closed_loop(address: Address, posts: Iterable[Post], connections: int)
         connection = await Connection.to(address)
         try:
             for one in ahead:
-                answers.append(await connection.ask("POST", one.path, one.body, one.headers))
+                answer = await connection.ask("POST", one.path, one.body, one.headers)
+                answers.append(answer)
+                if answer.header("connection") == "close":
+                    connection.close()
+                    connection = await Connection.to(address)
         finally:
             connection.close()
 

@@ -118,8 +118,8 @@ class Engine:
     """The server; `calls` are its POSTs in order of arrival.
 
     `idle_s`: it closes a connection that is idle for so long. `reused`: what it does at the first byte of a second
-    request on a connection: answer, end or reset the connection. `gets`: status and body by path; status 0 never answers.
-    `faults`: what handlers have raised, raised again at the end. `accepting`: while not set, connections stay in the kernel's queue.
+    request on a connection: answer, end or reset it. `gets`: status and body by path; status 0 never answers.
+    `faults`: what handlers have raised, raised again at the end.
     """
 
     def __init__(self, handler: Handler = ok, models: tuple[str, ...] = ("m",), port: int = 0) -> None:
@@ -133,8 +133,6 @@ class Engine:
             "/v1/models": (200, model_list(*models)),
             "/metrics": (200, _METRICS.format(started_s=time.time()).encode()),
         }
-        self.accepting = asyncio.Event()
-        self.accepting.set()
         self.listener = socket.socket()
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.listener.setblocking(False)
@@ -143,7 +141,6 @@ class Engine:
         self.connections: dict[asyncio.StreamWriter, str] = {}
         self.faults: list[Exception] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._accept_task: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -151,16 +148,20 @@ class Engine:
         return f"http://127.0.0.1:{self.port}"
 
     def listen(self, backlog: int = 1024) -> None:
-        """Take connections from now on; a later call changes the length of the kernel's queue."""
+        """Take connections from now on, of which `backlog` may wait in the kernel's queue."""
         self.listener.listen(backlog)
-        if self._accept_task is None:
-            self._accept_task = asyncio.get_running_loop().create_task(self._accept())
+        asyncio.get_running_loop().add_reader(self.listener, self._accept)
+
+    def leave_in_queue(self, backlog: int = 1024) -> None:
+        """Accept nothing until `listen` is called again: the kernel's queue fills up, and then takes none."""
+        asyncio.get_running_loop().remove_reader(self.listener)
+        self.listener.listen(backlog)
 
     def stop_listening(self) -> None:
         """Refuse connections from now on and free the port; those that are open go on."""
-        if self._accept_task is not None:
-            self._accept_task.cancel()
-        self.listener.close()
+        if self.listener.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self.listener)
+            self.listener.close()
 
     def break_connections(self, last_method: str | None = None) -> None:
         """Reset the open connections, all or those whose last request had this method."""
@@ -172,26 +173,29 @@ class Engine:
         """Free the port and break everything off."""
         self.stop_listening()
         self.break_connections()
-        tasks = [*self._tasks, *([self._accept_task] if self._accept_task else [])]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _accept(self) -> None:
+    def _accept(self) -> None:
+        try:
+            raw, _ = self.listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        raw.setblocking(False)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.accepted += 1
+        task = asyncio.get_running_loop().create_task(self._open(raw))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, raw: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            await self.accepting.wait()
-            raw, _ = await loop.sock_accept(self.listener)
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self.accepting.wait()
-            self.accepted += 1
-            reader = asyncio.StreamReader(limit=1 << 26)
-            protocol = asyncio.StreamReaderProtocol(reader)
-            transport, _ = await loop.connect_accepted_socket(lambda p=protocol: p, raw)  # type: ignore[misc]
-            writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-            task = loop.create_task(self._serve(reader, writer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        reader = asyncio.StreamReader(limit=1 << 26)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, raw)
+        await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections[writer] = ""

@@ -172,9 +172,7 @@ class Samples:
     def value(self, name: str, **labels: str) -> float:
         """Return the sum of the samples called `name` that have these labels; 0 where there are none."""
         return sum(
-            sample.value
-            for sample in self.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
+            sample.value for sample in self.samples if sample.name == name and labels.items() <= sample.labels.items()
         )
 
     def labels(self, name: str, label: str) -> set[str]:

@@ -1,7 +1,9 @@
-"""What the cases of streams share: a stream sent in given pieces, the client's bytes and the counted tokens after it."""
+"""What the cases of streams share: a stream sent in given pieces, what the client gets, the tokens counted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 from benchmarks.field_reports.case import expect
 from benchmarks.field_reports.client import Answer, chat
@@ -40,13 +42,13 @@ class Script:
 def cut(data: bytes, pieces: int) -> list[bytes]:
     """Return `data` in so many pieces of nearly equal length."""
     marks = [len(data) * number // pieces for number in range(pieces + 1)]
-    return [data[start:end] for start, end in zip(marks, marks[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(marks)]
 
 
 async def counted(gateway: Gateway, ask_usage: bool = True) -> tuple[Answer, tuple[float, float]]:
     """Ask for a stream; return its answer and by how much prompt and output tokens have risen."""
     before = await gateway.metrics()
-    options = {"stream_options": {"include_usage": True}} if ask_usage else {}
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if ask_usage else {}
     answer = await gateway.post(chat(stream=True, **options))
     await gateway.until_idle()
     after = await gateway.metrics()
