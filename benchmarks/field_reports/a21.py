@@ -26,10 +26,10 @@ def unique(count: int, first: int) -> Iterator[Post]:
 
 def branching(count: int, first: int) -> Iterator[Post]:
     """Yield requests with one long common base, each leaving it at a depth of its own."""
-    base = _text(-1, 4 * PROMPT_BYTES)
+    shared = _text(-1, 4 * PROMPT_BYTES)
     for number in range(first, first + count):
-        depth = number * 997 % len(base)
-        content = base[:depth] + _text(number, PROMPT_BYTES)
+        depth = number * 997 % len(shared)
+        content = shared[:depth] + _text(number, PROMPT_BYTES)
         yield Post(chat(content=content), [("x-session-id", f"session-{number}")])
 
 

@@ -1,4 +1,7 @@
-"""A02: client errors trip no endpoint; real failures do, and it comes back; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A02: client errors trip no endpoint; real failures do, and it comes back.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""A05: large bodies pass up to the limit; over it 413, early; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A05: large bodies pass up to the limit; over it 413, early.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

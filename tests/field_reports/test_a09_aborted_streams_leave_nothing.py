@@ -1,4 +1,7 @@
-"""A09: aborted streams leave nothing behind; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A09: aborted streams leave nothing behind.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

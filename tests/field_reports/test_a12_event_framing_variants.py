@@ -1,4 +1,7 @@
-"""A12: an event stream's framing, whatever it is, passes and is counted; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A12: an event stream's framing, whatever it is, passes and is counted.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""A13: a loading engine gets no request; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A13: a loading engine gets no request.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""A15: every scrape tells of all processes; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A15: every scrape tells of all processes.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""A16: engines that close idle connections cost nobody anything; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A16: engines that close idle connections cost nobody anything.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""A17: an address with another process behind it; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A17: an address with another process behind it.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""A19: model names with a slash; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A19: model names with a slash.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""A21: memory does not grow with distinct prompts and sessions; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A21: memory does not grow with distinct prompts and sessions.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

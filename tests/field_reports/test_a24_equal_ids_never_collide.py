@@ -1,4 +1,7 @@
-"""A24: equal ids of clients never collide in an engine; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A24: equal ids of clients never collide in an engine.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

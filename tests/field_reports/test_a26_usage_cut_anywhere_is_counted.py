@@ -1,4 +1,7 @@
-"""A26: the usage event is counted however it is cut; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A26: the usage event is counted however it is cut.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

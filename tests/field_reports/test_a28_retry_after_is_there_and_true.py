@@ -1,4 +1,7 @@
-"""A28: a Retry-After is there, and true; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A28: a Retry-After is there, and true.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 

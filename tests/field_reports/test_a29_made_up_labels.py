@@ -1,4 +1,7 @@
-"""A29: what clients make up becomes no label; the scenarios are those of `scripts/bench field-reports`, scaled down."""
+"""A29: what clients make up becomes no label.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
 
 import pytest
 
