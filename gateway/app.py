@@ -3,24 +3,22 @@
 import asyncio
 import contextlib
 import logging
-import math
 import signal
 import socket
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-
-import uvicorn
-from starlette.types import ASGIApp
 
 from gateway import connectors
 from gateway.api.admin import build_admin
+from gateway.api.asgi import Bridge
+from gateway.api.bounds import Bounds
 from gateway.api.edges import build_edges
 from gateway.api.inference import InferenceRoutes
-from gateway.api.protocol import ClientConnection
+from gateway.api.server import Server
 from gateway.clock import chance, monotonic_s
 from gateway.config import Config, split_address
 from gateway.dataplane.forward import Forwarder
-from gateway.dataplane.handle import DataPlane
+from gateway.dataplane.handle import DataPlane, stopping_error
 from gateway.dataplane.route import Router
 from gateway.dataplane.two_hop import PrefillLeg
 from gateway.discovery.static import StaticSource
@@ -43,7 +41,6 @@ logger = logging.getLogger("twohop")
 
 # Per endpoint; at 100 to 180 bytes each, up to 4 MB. A block is 128 bytes to some KB of prompt: about a million tokens.
 INDEX_BLOCKS_PER_ENDPOINT = 20_000
-KEEP_ALIVE_S = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +70,8 @@ class Gateway:
         self.address: tuple[str, int] | None = None
         self.admin_address: tuple[str, int] | None = None
         self.started = asyncio.Event()
-        self._servers: list[_Server] = []
-        self._stopping = False
+        self._stop = asyncio.Event()
+        self._end_now = asyncio.Event()
 
     async def run(self) -> None:
         """Serve until `stop`. Raises ConfigError where an address cannot be listened on."""
@@ -83,21 +80,20 @@ class Gateway:
             admin = self.config.admin.listen
             admin_listener = sockets.enter_context(_listen(admin, "admin.listen")) if admin is not None else None
             parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_stopping)
-            edges = build_edges(parts.pool, parts.metrics, self._is_stopping)
-            self._servers = [self._server(InferenceRoutes(parts.data_plane, edges))]
-            served: list[tuple[_Server, socket.socket]] = [(self._servers[0], listener)]
+            edges = Bridge(build_edges(parts.pool, parts.metrics, self._is_stopping))
+            server = Server(InferenceRoutes(parts.data_plane, edges), _bounds(self.config))
             self.address = listener.getsockname()[:2]
+            served = [(server, listener)]
             if admin_listener is not None:
                 app = build_admin(parts.pool, parts.receipts, self.config.admin.token, monotonic_s)
-                self._servers.append(self._server(app))
-                served.append((self._servers[1], admin_listener))
+                served.append((Server(Bridge(app), _bounds(self.config)), admin_listener))
                 self.admin_address = admin_listener.getsockname()[:2]
             try:
                 await self._run(parts, served)
             finally:
                 parts.engines.close()
 
-    async def _run(self, parts: Parts, served: list[tuple["_Server", socket.socket]]) -> None:
+    async def _run(self, parts: Parts, served: list[tuple[Server, socket.socket]]) -> None:
         async with asyncio.TaskGroup() as group:
             watch = Watch(parts.pool, self.config.scrape, self.config.health, group)
             source = StaticSource(self.config.discovery.static.endpoints)
@@ -105,60 +101,51 @@ class Gateway:
                 group.create_task(watch.run(source), name="discovery"),
                 group.create_task(measure_loop_lag(parts.metrics.loop_lag), name="loop lag"),
             ]
-            servers = [group.create_task(server.serve([sock]), name="server") for server, sock in served]
+            for server, sock in served:
+                await server.listen(sock)
             self.started.set()
             logger.info("listening on http://%s:%d", *self.address or ())
             if self.admin_address is not None:
                 logger.info("admin API on http://%s:%d", *self.admin_address)
-            for task in servers:
-                await task
+            await self._stop.wait()
+            await self._wind_up([server for server, _ in served], group)
             for task in background:
                 task.cancel()
             for endpoint in parts.pool:
                 watch.stop(endpoint.name)
         logger.info("stopped")
 
+    async def _wind_up(self, servers: list[Server], group: asyncio.TaskGroup) -> None:
+        """Give what is in flight its grace, end what is left, close all; health checks are answered meanwhile."""
+        inference = servers[0]
+        grace_s = self.config.drain.grace_s
+        in_flight = inference.in_flight
+        logger.info(
+            "stopping: %d requests in flight, up to %g s for them (a second signal ends them now)", in_flight, grace_s
+        )
+        inference.drain()
+        idle = group.create_task(inference.wait_idle(), name="drain")
+        ended = group.create_task(self._end_now.wait(), name="second signal")
+        await asyncio.wait({idle, ended}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        ended.cancel()
+        for server in servers:
+            server.cut(stopping_error())
+            await server.close()
+
     def stop(self) -> None:
-        """Take no connections; requests in flight have `drain.grace_s`, rounded up, or none after a second call."""
-        for server in self._servers:
-            server.force_exit = server.should_exit
-            server.should_exit = True
-        if not self._stopping and self.parts is not None:
-            logger.info(
-                "stopping: %d requests in flight, up to %g s for them (a second signal ends them now)",
-                sum(endpoint.in_flight for endpoint in self.parts.pool),
-                self.config.drain.grace_s,
-            )
-        self._stopping = True
+        """Take no requests; those in flight have `drain.grace_s`, or none after a second call."""
+        if self._stop.is_set():
+            self._end_now.set()
+        self._stop.set()
 
     def _is_stopping(self) -> bool:
-        return self._stopping
-
-    def _server(self, app: ASGIApp) -> "_Server":
-        limits = self.config.limits
-        return _Server(
-            uvicorn.Config(
-                app,
-                http=ClientConnection.with_limits(limits.header_bytes, self.config.timeouts.header_s),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                date_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=math.ceil(self.config.drain.grace_s),
-            )
-        )
+        return self._stop.is_set()
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers: two of them run in one process, and `Gateway` has its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
+def _bounds(config: Config) -> Bounds:
+    limits, timeouts = config.limits, config.timeouts
+    return Bounds(limits.header_bytes, limits.body_bytes, timeouts.header_s, timeouts.body_s)
 
 
 def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool]) -> Parts:
@@ -196,7 +183,6 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         connector=connector,
         metrics=metrics,
         receipts=receipts,
-        body_bytes=config.limits.body_bytes,
         total_s=timeouts.total_s,
         receipt_headers=config.routing.receipt_headers,
         stopping=stopping,

@@ -5,4 +5,7 @@ import time
 
 monotonic_s = time.monotonic
 wall_s = time.time
-chance = random.Random().random  # noqa: S311 - ties between equal endpoints, no secret depends on it
+# Ties between equal endpoints, and ids that must differ but may be guessed: no secret depends on it.
+_random = random.Random()  # noqa: S311 - see above; seeded by the system
+chance = _random.random
+chance_bits = _random.getrandbits

@@ -274,6 +274,9 @@ class TimeoutsConfig(Section):
     """Seconds until a step is given up."""
 
     header_s: Seconds = Field(default=10.0, description="for a client to send its request head")
+    body_s: Seconds = Field(
+        default=30.0, description="in each of which at least 1 KiB a second of a client's request body has to come"
+    )
     connect_s: Seconds = Field(default=2.0, description="to connect to an engine")
     first_byte_s: Seconds = Field(default=120.0, description="until an engine's first byte")
     idle_s: Seconds = Field(default=60.0, description="between two bytes of an engine's answer")

@@ -1,25 +1,24 @@
-"""The inference routes: raw ASGI before the FastAPI app; no model validates a prompt, nothing is parsed twice."""
+"""Which requests go to the data plane; no model validates a prompt, nothing is parsed twice."""
 
-from starlette.types import ASGIApp
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from gateway.api.protocol import EXTENSION
+from gateway.api.request import ClientRequest
 from gateway.dataplane.handle import DataPlane
-from gateway.dataplane.records import Receive, Scope, Send
 
 PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
 
 
 class InferenceRoutes:
-    """Takes POSTs on `PATHS`; every other request goes to `edges`."""
+    """Takes POSTs on `PATHS`; every other request goes to `edges`. `data_plane` may be replaced at any time: a request
+    stays with the one that it began with."""
 
-    def __init__(self, data_plane: DataPlane, edges: ASGIApp) -> None:
-        self._data_plane = data_plane
+    def __init__(self, data_plane: DataPlane, edges: Callable[[ClientRequest], Coroutine[Any, Any, None]]) -> None:
+        self.data_plane = data_plane
         self._edges = edges
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI scope."""
-        if scope["type"] == "http" and scope["path"] in PATHS and scope["method"] == "POST":
-            connection = (scope.get("extensions") or {}).get(EXTENSION)
-            await self._data_plane.handle(scope, receive, send, connection)
-            return
-        await self._edges(scope, receive, send)
+    def __call__(self, request: ClientRequest) -> Coroutine[Any, Any, None]:
+        """Return what serves `request`."""
+        if request.path in PATHS and request.method == "POST":
+            return self.data_plane.handle(request)
+        return self._edges(request)

@@ -1,209 +1,345 @@
-"""uvicorn's HTTP protocol with what a gateway adds: bounds on heads, trailers and what is sent ahead, a timer for slow
-heads, the transport in reach.
+"""The HTTP/1.1 server's side of one client connection, on a C parser: bytes to `ClientRequest`, answers to bytes.
 
-The connection puts itself into the scope's extensions under `EXTENSION`; a raw ASGI endpoint may then watch the client
-(gone, slow, ready again) without a task and write body bytes, in chunks, without a coroutine. HTTP/1.0 knows no chunks,
-so its requests come without the extension, and their answers end with the connection.
+A request is dispatched when its head and its whole body are there, so that who serves it never waits for its client;
+the answer goes straight to the transport. What a client may cost is bounded: its head, its trailers, its body, what it
+sends ahead, and the time that it takes for each. Source: RFC 9112.
 
-Invariant: while the answer to a whole request is under way, nothing else is written, no head is timed, and reading goes
-on, since a pause would hide that the client leaves. What comes meanwhile waits unparsed, up to `head_limit_bytes`.
+Invariant: at most one request of a connection is being answered. While it is, nothing else is written, the client is
+not timed, and reading goes on, since a pause would hide that the client leaves; what comes meanwhile waits unparsed,
+bounded by `Bounds.head_bytes`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, Protocol
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, cast
 
 import httptools
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
-from gateway.errors import InvalidRequest
+from gateway.api.bounds import BODY_BYTES_PER_S, Bounds
+from gateway.api.request import ClientRequest
+from gateway.errors import GatewayError, InvalidRequest
 
-EXTENSION = "twohop.connection"
+logger = logging.getLogger(__name__)
+
+NEVER_S = float("inf")
+_DISCARDED_BODIES = 4  # of a body that is too long as much is read and dropped as this many could hold
 # What of a request comes next.
 _BETWEEN, _HEAD, _BODY = range(3)
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Watcher(Protocol):
-    """What a connection tells whoever serves its present request."""
+class Owner(Protocol):
+    """The server that a connection belongs to."""
 
-    def client_gone(self) -> None:
-        """The client closed its connection."""
+    bounds: Bounds
+    draining: bool
+    serve: Callable[[ClientRequest], Coroutine[Any, Any, None]]
 
-    def client_slow(self) -> None:
-        """The client does not keep up: the write buffer is above its high-water mark."""
+    def joined(self, connection: "ClientConnection") -> None:
+        """A connection is there."""
 
-    def client_ready(self) -> None:
-        """The write buffer has drained."""
+    def left(self, connection: "ClientConnection") -> None:
+        """A connection is gone, and its last request is over."""
+
+    def answered(self) -> None:
+        """A request is over."""
 
 
 class _TooLong(Exception):
     """Raised inside the parser: the head or the trailers are over the limit."""
 
 
-class ClientConnection(HttpToolsProtocol):
-    """One client connection. `watcher` is set by the endpoint that serves the present request, and reset by it.
+class ClientConnection(asyncio.Protocol):
+    """One client connection. `late_at_s` is the loop's time at which `late` is to be called, endless in an answer."""
 
-    `head_limit_bytes` and `head_timeout_s` bound a request head; `with_limits` makes a class with others.
-    """
+    __slots__ = (
+        "__weakref__",
+        "_ahead",
+        "_body_seen",
+        "_current",
+        "_headers",
+        "_last_answer",
+        "_loop",
+        "_loose_bytes",
+        "_owner",
+        "_parser",
+        "_part",
+        "_request",
+        "_url",
+        "_waiting",
+        "late_at_s",
+        "task",
+        "transport",
+        "writing_paused",
+    )
 
-    head_limit_bytes: ClassVar[int] = 65536
-    head_timeout_s: ClassVar[float] = 10.0
-
-    @classmethod
-    def with_limits(cls, head_limit_bytes: int, head_timeout_s: float) -> type["ClientConnection"]:
-        """Return this class with other limits: uvicorn takes a class, and makes the connections itself."""
-        return type(cls.__name__, (cls,), {"head_limit_bytes": head_limit_bytes, "head_timeout_s": head_timeout_s})
-
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.watcher: Watcher | None = None
-        self._extensions: Any = {EXTENSION: self}
+    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner, self._loop = owner, loop
+        self.transport: asyncio.Transport  # there from connection_made on
+        self._parser = httptools.HttpRequestParser(self)
+        self.task: asyncio.Task[None] | None = None
+        self.writing_paused = False
+        self.late_at_s = NEVER_S
         self._part = _BETWEEN
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
         self._loose_bytes = 0  # come since the head began or the last piece of body
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._present: RequestResponseCycle | None = None  # begun last; `cycle` may already be one behind it
-        self._ahead = bytearray()
+        self._body_seen = 0
+        self._request: ClientRequest | None = None  # of which a part has come
+        self._waiting: deque[ClientRequest] | None = None  # whole ones that came ahead in one read
+        self._current: ClientRequest | None = None  # the one that is being answered
+        self._ahead = b""
         self._last_answer = False
 
-    def read_on(self) -> None:
-        """Read from the client although a large body has filled uvicorn's buffer: its leaving must be noticed."""
-        self.flow.resume_reading()
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being answered, or its body is on its way."""
+        return self._current is not None or self._part == _BODY
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Give the client `head_timeout_s` for its first request head."""
-        super().connection_made(transport)
-        self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_late)
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Give the client its time for a first head."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.late_at_s = self._loop.time() + self._owner.bounds.head_s
+        self._owner.joined(self)
 
     def eof_received(self) -> None:
         """Take a client that sends no more for one that left: the two cannot be told apart. The transport closes."""
         self._tell_gone()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the watcher, after uvicorn's own bookkeeping."""
-        self._stop_head_timer()
-        super().connection_lost(exc)
+    def connection_lost(self, _: Exception | None) -> None:
+        """Tell whoever serves the present request."""
+        self.late_at_s = NEVER_S
+        request, self._request = self._request, None
         self._tell_gone()
+        if self._current is not None:
+            return
+        if request is not None and request.refusal is None:  # it left in the middle of its body
+            request.gone = True
+            self._start(request)
+        else:
+            self._owner.left(self)
+
+    def pause_writing(self) -> None:
+        """The write buffer is above its high-water mark: the client does not keep up."""
+        self.writing_paused = True
+        if self._current is not None and self._current.watcher is not None:
+            self._current.watcher.client_slow()
+
+    def resume_writing(self) -> None:
+        """The write buffer has drained."""
+        self.writing_paused = False
+        if self._current is not None and self._current.watcher is not None:
+            self._current.watcher.client_ready()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, or keep it while an answer is under way."""
-        if self._answering():
+        if self._current is not None and self._current is not self._request:
             self._keep(data)
             return
         if self._part == _BETWEEN and data[0] in b"\r\n" and not data.strip(b"\r\n"):
             return  # empty lines between requests are nobody's request (RFC 9112, section 2.2)
-        self._unset_keepalive_if_required()
         self._loose_bytes += len(data)
         self._feed(data)
         if self._part != _BETWEEN:
             self._bound()
-        if self.pipeline:
-            self.flow.resume_reading()
+
+    def late(self, now_s: float) -> None:
+        """Drop a client that takes too long: for a head, for a body, or until its next request."""
+        self.late_at_s = NEVER_S
+        bounds = self._owner.bounds
+        if self._part == _HEAD:
+            self._refuse(b"408 Request Timeout", bounds.head_late())
+        elif self._part == _BODY:
+            if self._body_seen >= bounds.body_s * BODY_BYTES_PER_S:
+                self._body_seen = 0
+                self.late_at_s = now_s + bounds.body_s
+                return
+            self._refuse(b"408 Request Timeout", bounds.body_late())
+        elif self.transport.get_write_buffer_size():
+            self.transport.abort()  # it has not even taken its last answer
+        else:
+            self.transport.close()
+
+    def close_if_idle(self) -> None:
+        """Close a connection on which no request is."""
+        if not self.busy and not self._waiting:
+            self.transport.close()
+
+    def cut(self, error: GatewayError) -> None:
+        """End the present request at once: it is cancelled, or answered with `error` where its body is still coming."""
+        if self.task is not None:
+            self._loop.call_soon(self.task.cancel)  # behind its first step, without which it could give nothing back
+        elif self._request is not None and self._part == _BODY:
+            self._dispatch_refused(self._request, error)
+        else:
+            self.transport.close()
+
+    # The parser's side, inside feed_data.
 
     def on_message_begin(self) -> None:
         """Note that a head has begun."""
         self._part = _HEAD
-        super().on_message_begin()
+        self._url = b""
+        self._headers = []
+
+    def on_url(self, url: bytes) -> None:
+        """Take the target, which may come in pieces."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; behind the head, where trailers come, it goes with them."""
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Start the request, and offer this connection to the endpoint."""
-        if self.parser.should_upgrade():
+        """Make the request, and refuse it at once where its body will be too long."""
+        parser = self._parser
+        if parser.should_upgrade():
             return  # `_without_upgrade` brings the same head again
-        if self._loose_bytes > self.head_limit_bytes:  # of which some may be body
-            self._check_length(len(self.url))
-        self._stop_head_timer()
+        bounds = self._owner.bounds
+        if self._loose_bytes > bounds.head_bytes:  # of which some may be body
+            self._check_length(len(self._url))
         self._part = _BODY
-        self._loose_bytes = 0
-        super().on_headers_complete()
-        self.headers = []  # takes the trailers, which are no headers of the request
-        if self.scope["http_version"] < "1.1":
-            self.cycle.send = _unframed(self.cycle)  # type: ignore[method-assign,assignment]
-        else:
-            self.scope["extensions"] = self._extensions
+        self._loose_bytes = self._body_seen = 0
+        headers, self._headers = self._headers, []  # what follows are trailers, which are no headers of the request
+        modern = parser.get_http_version() == "1.1"
+        request = self._request = ClientRequest(
+            self, parser.get_method().decode("latin-1"), self._url, headers, modern, parser.should_keep_alive()
+        )
+        if self._current is None:
+            self.late_at_s = NEVER_S  # `_bound` sets it anew where the body has not come with the head
+        if (request.stated_length or 0) > bounds.body_bytes:
+            if request.expects_continue:
+                request.keep_alive = False  # whether its body follows all the same cannot be known
+            self._dispatch_refused(request, bounds.too_large())
+        elif request.expects_continue and self._current is None and not self._waiting:
+            self.transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
-        """Count anew what is neither head nor body."""
+        """Keep a piece of the body, unless its request is refused already."""
         self._loose_bytes = 0
-        super().on_body(body)
+        self._body_seen += len(body)
+        request = self._request
+        if request is None:
+            return
+        limit = self._owner.bounds.body_bytes
+        if request.refusal is not None:
+            request.discarded_bytes += len(body)
+            if request.discarded_bytes > limit * _DISCARDED_BODIES:
+                request.keep_alive = False
+                if self._current is None:
+                    self.transport.close()
+            return
+        if len(request.body) + len(body) > limit:
+            request.body = b""
+            self._dispatch_refused(request, self._owner.bounds.too_large())
+            return
+        request.add(body)
 
     def on_message_complete(self) -> None:
-        """Wait for the next head."""
+        """Serve the request, or let it wait for its turn."""
         if self._part == _HEAD:
-            return
-        if self.headers:
+            return  # a wish for another protocol: see `_without_upgrade`
+        if self._headers:
             self._check_length(0)
         self._part = _BETWEEN
         self._loose_bytes = 0
-        super().on_message_complete()
+        request, self._request = self._request, None
+        if request is None:
+            return
+        if request.refusal is not None:
+            if self._current is None:
+                self.late_at_s = self._loop.time() + self._owner.bounds.idle_s
+        elif self._current is None and not self._waiting:
+            self._start(request)
+        elif self._waiting is None:
+            self._waiting = deque((request,))
+        else:
+            self._waiting.append(request)
 
-    def on_response_complete(self) -> None:
-        """Go on with what the client sent ahead."""
-        super().on_response_complete()
-        if self._ahead or self._part or self._last_answer:
-            self._go_on()
+    # What is served.
 
-    def pause_writing(self) -> None:
-        """Pass the transport's word on."""
-        super().pause_writing()
-        if self.watcher is not None:
-            self.watcher.client_slow()
+    def _start(self, request: ClientRequest) -> None:
+        self.late_at_s = NEVER_S
+        if self._owner.draining:
+            request.keep_alive = False
+        self._current = request
+        self.task = self._loop.create_task(self._serve(request))
 
-    def resume_writing(self) -> None:
-        """Pass the transport's word on."""
-        super().resume_writing()
-        if self.watcher is not None:
-            self.watcher.client_ready()
+    async def _serve(self, request: ClientRequest) -> None:
+        """Have one request served, and go on with the next whatever became of it."""
+        try:
+            await self._owner.serve(request)
+        except Exception:
+            logger.exception("a fault in %s %s", request.method, request.path)
+        finally:
+            if not request.finished:  # nobody can tell what of it has gone out
+                self.transport.abort()
+            self.task = self._current = None
+            self._owner.answered()
+            self._go_on(request)
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, in the shape of every other error."""
-        self._refuse(b"400 Bad Request", InvalidRequest(msg))
+    def _dispatch_refused(self, request: ClientRequest, error: GatewayError) -> None:
+        """Serve a request whose body nobody wants: what comes of it is dropped."""
+        request.refusal = error
+        if self._current is not None or self._waiting:  # it stands behind another's answer: that one is the last
+            self._last_answer = True
+            return
+        self._start(request)
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._present = cycle
-        super()._start_asgi_task(cycle, app)
+    def _go_on(self, request: ClientRequest) -> None:
+        """Go on behind an answer: with what the client sent ahead, or wait."""
+        transport = self.transport
+        if transport.is_closing():
+            if self._waiting:
+                self._waiting.clear()
+            self._owner.left(self)
+            return
+        if not request.keep_alive or (self._last_answer and not self._waiting):
+            transport.close()
+        elif self._waiting:
+            self._start(self._waiting.popleft())
+        elif self._ahead:
+            ahead, self._ahead = self._ahead, b""
+            self.data_received(ahead)
+        else:
+            bounds = self._owner.bounds
+            wait_s = (bounds.idle_s, bounds.head_s, bounds.body_s)[self._part]
+            self.late_at_s = self._loop.time() + wait_s
+            if self._part == _HEAD:
+                self._bound()
 
     def _tell_gone(self) -> None:
-        """Tell the present request, and only that: uvicorn marks the newest one, which may wait behind it."""
-        if self._present is not None and not self._present.response_complete:
-            self._present.disconnected = True
-            self._present.message_event.set()
-        watcher, self.watcher = self.watcher, None
-        if watcher is not None:
-            watcher.client_gone()
-
-    def _answering(self) -> bool:
-        """Tell whether a request is whole and its answer is not."""
-        present = self._present
-        return present is not None and not (present.more_body or present.response_complete)
+        if self._current is not None:
+            watcher, self._current.watcher = self._current.watcher, None
+            self._current.gone = True
+            if watcher is not None:
+                watcher.client_gone()
 
     # What comes in.
 
     def _feed(self, data: bytes) -> None:
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, _TooLong):
                 self._refuse_head()
             else:
-                self.send_400_response("Invalid HTTP request received.")
+                self._refuse(b"400 Bad Request", InvalidRequest("this is no HTTP/1.1 request"))
 
     def _without_upgrade(self, rest: bytes) -> None:
         """Parse a head again without its wish for another protocol: the parser skips the body behind such a wish."""
-        method = self.parser.get_method()
+        method = self._parser.get_method()
         if method == b"CONNECT":
-            self.send_400_response("CONNECT is not served.")
+            self._refuse(b"400 Bad Request", InvalidRequest("CONNECT is not served"))
             return
-        lines = [b"%b %b HTTP/%b" % (method, self.url, self.parser.get_http_version().encode("ascii"))]
-        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        lines = [b"%b %b HTTP/%b" % (method, self._url, self._parser.get_http_version().encode("ascii"))]
+        lines += [b"%b: %b" % header for header in self._headers if header[0] != b"upgrade"]
         self._feed(b"\r\n".join([*lines, b"", b""]))
         if rest:
             self.data_received(rest)
@@ -211,89 +347,46 @@ class ClientConnection(HttpToolsProtocol):
     def _keep(self, data: bytes) -> None:
         if not self._last_answer:
             self._ahead += data
-            if len(self._ahead) > self.head_limit_bytes:
+            if len(self._ahead) > self._owner.bounds.head_bytes:
                 self._end_after_answer()
-
-    def _go_on(self) -> None:
-        """Parse what came during the answer that has just ended, unless the next one is under way already."""
-        if self.transport.is_closing() or self._answering():
-            return
-        if self._last_answer:
-            self.transport.close()
-        elif self._ahead:
-            ahead, self._ahead = bytes(self._ahead), bytearray()
-            self.data_received(ahead)
-        elif self._part == _HEAD:
-            self._unset_keepalive_if_required()
-            self._bound()
 
     def _bound(self) -> None:
         """Bound the head or the trailers of which a part has come."""
-        if self._loose_bytes > self.head_limit_bytes:
+        bounds = self._owner.bounds
+        if self._loose_bytes > bounds.head_bytes:
             self._refuse_head()
-        elif self._part == _HEAD and self._head_timer is None and not self._answering():
-            self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_late)
+        elif self._current is None and self._part == _HEAD and self._loop.time() + bounds.head_s < self.late_at_s:
+            self.late_at_s = self._loop.time() + bounds.head_s
+        elif self._current is None and self._part == _BODY and self.late_at_s == NEVER_S:
+            self.late_at_s = self._loop.time() + bounds.body_s
 
     def _check_length(self, length: int) -> None:
-        if length + sum(len(name) + len(value) + 4 for name, value in self.headers) > self.head_limit_bytes:
+        if length + sum(len(name) + len(value) + 4 for name, value in self._headers) > self._owner.bounds.head_bytes:
             raise _TooLong
 
     # What is refused.
 
     def _refuse_head(self) -> None:
-        error = InvalidRequest(f"the request head is over {self.head_limit_bytes} bytes (limits.header_bytes)")
-        self._refuse(b"431 Request Header Fields Too Large", error)
+        self._refuse(b"431 Request Header Fields Too Large", self._owner.bounds.head_too_large())
 
     def _refuse(self, status: bytes, error: InvalidRequest) -> None:
-        """Answer with `error` and close; the answer to an earlier, whole request goes out first, and then alone."""
-        if self._answering():
+        """Answer with `error` and close; the answers to earlier, whole requests go out first, and then alone."""
+        if self._current is not None or self._waiting:
             self._end_after_answer()
             return
         if self.transport.is_closing():
             return
-        present = self._present
-        if present is None or present.response_complete or not present.response_started:
-            body = error.body()
-            self.transport.write(
-                b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-                % (status, len(body), body)
-            )
+        body = error.body()
+        self.transport.write(
+            b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (status, len(body), body)
+        )
+        self._request = None
+        self.late_at_s = NEVER_S
         self.transport.close()
-        self._tell_gone()
 
     def _end_after_answer(self) -> None:
         """Read no request any more, and close once the whole ones are answered."""
         self._last_answer = True
-        self._ahead = bytearray()
-        if self.pipeline and self.cycle.more_body:
-            self.pipeline.popleft()  # the newest: its body will not come
-
-    def _head_late(self) -> None:
-        self._head_timer = None
-        if self._part == _HEAD:
-            limit = f"the request head did not come within {self.head_timeout_s:g} s (timeouts.header_s)"
-            self._refuse(b"408 Request Timeout", InvalidRequest(limit))
-        else:
-            self.transport.close()
-
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-
-def _unframed(cycle: RequestResponseCycle) -> Callable[[Any], Awaitable[None]]:
-    """Return `cycle.send` for a client that knows no chunks: a body of no stated length ends with the connection."""
-    framed, unframed = cycle.send, False
-
-    async def send(message: Any) -> None:
-        nonlocal unframed
-        if message["type"] == "http.response.start":
-            unframed = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
-            if unframed:
-                cycle.chunked_encoding = cycle.keep_alive = False
-        elif unframed:
-            cycle.expected_content_length += len(message.get("body", b""))  # uvicorn checks what it sends against it
-        await framed(message)
-
-    return send
+        self._ahead = b""
+        self._request = None

@@ -37,5 +37,5 @@ async def _queue(exchange: Exchange, model: str, admission: Admission, plan: Cal
             exchange.awaiting = None
             admission.leave(place)
         admission.check_model(model)
-        if not exchange.gone and (planned := plan()) is not None:
+        if not exchange.client.gone and (planned := plan()) is not None:
             return planned

@@ -39,7 +39,7 @@ class Forwarder:
         self,
         exchange: Exchange,
         lease: Lease,
-        body_after: Callable[[UpstreamFailed | None], bytes],
+        body_after: Callable[[UpstreamFailed | None], bytes | bytearray],
         another: Callable[[Collection[str]], Lease | None],
     ) -> Leg:
         """Return an opened leg whose answer can go to the client.
@@ -84,14 +84,14 @@ class Forwarder:
             return refusal
         raise failure or UpstreamFailed("no attempt was made (retries.max_attempts)")
 
-    async def _attempt(self, exchange: Exchange, lease: Lease, body: bytes) -> Leg:
+    async def _attempt(self, exchange: Exchange, lease: Lease, body: bytes | bytearray) -> Leg:
         endpoint = lease.endpoint
         leg = self._engines.leg(endpoint, self._timeouts, monotonic_s() - exchange.started_s)
         leg.on_over = lease.release  # not when the client has taken the answer: it may never do so
         exchange.wait_for(leg)
-        lines = to_engine(exchange.scope["headers"], exchange.engine_request_id)
+        lines = to_engine(exchange.client.headers, exchange.engine_request_id)
         try:
-            await leg.open(request_head(b"POST", exchange.target, endpoint, lines, len(body)), body)
+            await leg.open(request_head(b"POST", exchange.client.target, endpoint, lines, len(body)), body)
             if leg.status in _RETRIED:
                 raise await _refused(leg)
             if not leg.complete and _whole_answer(leg):

@@ -1,26 +1,17 @@
 """One inference request from its first byte to its receipt: the table of contents of the data plane."""
 
 import asyncio
-import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from gateway.api.request import ClientRequest
 from gateway.clock import monotonic_s, wall_s
 from gateway.connectors import Connector, Handoff
 from gateway.dataplane.admit import admit
 from gateway.dataplane.forward import Forwarder
-from gateway.dataplane.parse import parse, read_body
-from gateway.dataplane.records import (
-    Connection,
-    Exchange,
-    InferenceRequest,
-    Plan,
-    Receive,
-    Scope,
-    Send,
-    SingleHop,
-    TwoHop,
-)
+from gateway.dataplane.ids import engine_id_of, request_id_of
+from gateway.dataplane.parse import parse
+from gateway.dataplane.records import Exchange, InferenceRequest, Plan, SingleHop, TwoHop
 from gateway.dataplane.relay import relay
 from gateway.dataplane.route import Router
 from gateway.dataplane.settle import CLIENT_CLOSED, settle
@@ -35,7 +26,6 @@ from gateway.upstream.client import ConnectFailed, Leg
 from gateway.upstream.protocol import Headers
 
 BAD_REQUEST = 400
-_REQUEST_ID_CHARS = 128
 _BYTES_PER_TOKEN = 4  # of English text; only for the predicted figure shown in a receipt header
 
 
@@ -51,31 +41,28 @@ class DataPlane:
     connector: Connector
     metrics: Metrics
     receipts: Receipts
-    body_bytes: int
     total_s: float
     receipt_headers: bool
     stopping: Callable[[], bool]
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send, connection: Connection | None) -> None:
+    async def handle(self, client: ClientRequest) -> None:
         """Serve one inference request: every GatewayError is answered; anything else is raised once all is settled."""
-        exchange = _exchange(scope, receive, send, connection, self.total_s)
+        exchange = _exchange(client, self.total_s)
         try:
             await self._serve(exchange)
         except ClientGone:
             exchange.receipt.status = CLIENT_CLOSED
             exchange.outcome = exchange.outcome and "client_left"
         except asyncio.CancelledError:
-            # The server's grace is over. It ends here: uvicorn would log a traceback for each request that lets it
-            # through, and answer in plain text. Nothing follows in this task that a cancellation could be meant for.
-            await _cut_short(exchange)
+            # The gateway's grace is over. It ends here: nothing follows in this task that this could be meant for.
+            _cut_short(exchange)
         finally:
             settle(exchange, self.metrics, self.receipts, self.pool.remembers(exchange.receipt.model))
 
     async def _serve(self, exchange: Exchange) -> None:
         try:
-            self._check_running()
-            request = parse(await read_body(exchange, self.body_bytes), exchange.scope["path"])
-            exchange.listen()
+            self._check_taken(exchange.client)
+            request = parse(exchange.client.body, exchange.client.path)
             exchange.receipt.model = request.model
             plan = await self._admit(exchange, request)
             if isinstance(plan, TwoHop):
@@ -87,18 +74,23 @@ class DataPlane:
             exchange.outcome = exchange.outcome and error.code
             if not exchange.receipt.route:
                 exchange.receipt.route, exchange.receipt.reason = "none", error.code
-            await _refuse(exchange, error)
+            exchange.refuse(error)
+            await exchange.taken()
         except ClientGone:
             raise
         except Exception:  # a fault of ours: the client gets an answer of the usual shape, the log gets the traceback
             exchange.outcome = exchange.outcome and GatewayError.code
             if not exchange.receipt.status:
-                await _refuse(exchange, GatewayError("internal error"))
+                exchange.refuse(GatewayError("internal error"))
             raise
 
-    def _check_running(self) -> None:
+    def _check_taken(self, client: ClientRequest) -> None:
+        if client.gone:
+            raise ClientGone
+        if client.refusal is not None:
+            raise client.refusal
         if self.stopping():
-            raise _stopping()
+            raise stopping_error()
 
     async def _admit(self, exchange: Exchange, request: InferenceRequest) -> Plan:
         started_s = monotonic_s()
@@ -133,7 +125,7 @@ class DataPlane:
         exchange.outcome = handoff if isinstance(handoff, str) else "ok"
         exchange.handoff_open = isinstance(handoff, Handoff)
 
-        def body_after(failure: UpstreamFailed | None) -> bytes:
+        def body_after(failure: UpstreamFailed | None) -> bytes | bytearray:
             if not isinstance(handoff, Handoff) or exchange.outcome != "ok":
                 return request.body
             if failure is None or isinstance(failure, ConnectFailed):
@@ -177,56 +169,27 @@ class DataPlane:
         return headers
 
 
-def _exchange(scope: Scope, receive: Receive, send: Send, connection: Connection | None, total_s: float) -> Exchange:
-    request_id = secrets.token_hex(16)
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and 0 < len(value) <= _REQUEST_ID_CHARS and value.isascii():
-            text = value.decode("ascii")
-            if text.isprintable():
-                request_id = text
-            break
+def _exchange(client: ClientRequest, total_s: float) -> Exchange:
+    request_id = request_id_of(client.headers)
     started_s = monotonic_s()
     exchange = Exchange(
-        scope=scope,
-        receive=receive,
-        send=send,
-        receipt=Receipt(request_id, wall_s()),
-        started_s=started_s,
-        deadline_s=started_s + total_s,
-        # Unique, so that two requests of one id never meet in an engine; the same on both legs.
-        engine_request_id=f"{request_id}-{secrets.token_hex(4)}".encode("ascii"),
-        connection=connection,
+        client, Receipt(request_id, wall_s()), started_s, engine_id_of(request_id), deadline_s=started_s + total_s
     )
-    if connection is not None:
-        connection.watcher = exchange
+    client.watcher = exchange
     return exchange
 
 
-def _stopping() -> ShuttingDown:
+def stopping_error() -> ShuttingDown:
+    """Return the error of a request that comes, or is still here, when the gateway stops."""
     return ShuttingDown("this gateway is stopping; another may serve", retry_after_s=1.0)
 
 
-async def _cut_short(exchange: Exchange) -> None:
+def _cut_short(exchange: Exchange) -> None:
     """End a request for which there is no time left; a stream that had begun was ended by `relay`."""
-    error = _stopping()
-    if not exchange.receipt.status and exchange.keeps_up:
-        await _refuse(exchange, error)
-    elif not exchange.finished:
-        exchange.drop()
-        await asyncio.sleep(0)  # the server hears of it before this request ends
+    error = stopping_error()
+    if not exchange.client.status and not exchange.client.behind:
+        exchange.refuse(error)
+    elif not exchange.client.finished:
+        exchange.client.drop()
     exchange.receipt.status = error.status
     exchange.outcome = exchange.outcome and error.code
-
-
-async def _refuse(exchange: Exchange, error: GatewayError) -> None:
-    """Answer with an error of ours."""
-    body = error.body()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"x-request-id", exchange.request_id),
-    ]
-    if error.retry_after is not None:
-        headers.append((b"retry-after", error.retry_after.encode("ascii")))
-    await exchange.start(error.status, headers)
-    await exchange.finish(body)

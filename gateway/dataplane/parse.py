@@ -2,8 +2,8 @@
 
 import msgspec
 
-from gateway.dataplane.records import Exchange, InferenceRequest
-from gateway.errors import BodyTooLarge, ClientGone, InvalidRequest
+from gateway.dataplane.records import InferenceRequest
+from gateway.errors import InvalidRequest
 from gateway.prefix.blocks import block_keys, seed_of
 from gateway.wire import json_object
 from gateway.wire.json_object import Members
@@ -20,31 +20,7 @@ _OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens")
 _HARMLESS = {"n": b"1", "best_of": b"1", "echo": b"false", "use_beam_search": b"false"}
 
 
-async def read_body(exchange: Exchange, limit_bytes: int) -> bytes:
-    """Return the whole request body. Raises BodyTooLarge as early as it is known, ClientGone."""
-    length = exchange.header(b"content-length")
-    if length is not None and int(length) > limit_bytes:
-        raise _too_large(limit_bytes)
-    pieces: list[bytes] = []
-    size = 0
-    while True:
-        message = await exchange.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        piece: bytes = message.get("body", b"")
-        size += len(piece)
-        if size > limit_bytes:
-            raise _too_large(limit_bytes)
-        pieces.append(piece)
-        if not message.get("more_body"):
-            break
-    if exchange.connection is not None:
-        # The server stops reading behind a large body; a client that leaves would not be noticed.
-        exchange.connection.read_on()
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def parse(body: bytes, path: str) -> InferenceRequest:
+def parse(body: bytes | bytearray, path: str) -> InferenceRequest:
     """Return what routing needs of `body`. Raises InvalidRequest."""
     if not body.isascii():
         _check_utf8(body)
@@ -77,14 +53,14 @@ def parse(body: bytes, path: str) -> InferenceRequest:
     )
 
 
-def _check_utf8(body: bytes) -> None:
+def _check_utf8(body: bytes | bytearray) -> None:
     try:
         body.decode()
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"the body is no UTF-8: {error.reason} at byte {error.start}") from error
 
 
-def _members(body: bytes) -> tuple[Members, str | None]:
+def _members(body: bytes | bytearray) -> tuple[Members, str | None]:
     try:
         return json_object.parse(body), None
     except ValueError as error:
@@ -126,7 +102,3 @@ def _can_limit(raw: msgspec.Raw | None) -> bool:
 def _many_prompts(prompt: bytes) -> bool:
     """Whether a list is one of prompts (strings or lists), not of token ids."""
     return prompt[1:].lstrip()[:1] in (b'"', b"[")
-
-
-def _too_large(limit_bytes: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the body is over {limit_bytes} bytes (limits.body_bytes)")

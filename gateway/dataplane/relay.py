@@ -1,7 +1,7 @@
 """The engine's answer to the client: bytes through, with times and the tail that holds the usage.
 
-Where the server gives the client's transport, a stream's bytes go from the engine's socket to the client's inside one
-callback; else the same bytes go through ASGI `send`. Both stop reading from the engine while the client is slow.
+A stream's bytes go from the engine's socket to the client's inside one callback; while the client is slow, nothing is
+read from the engine.
 """
 
 import asyncio
@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 
+from gateway.api.request import ClientRequest
 from gateway.clock import monotonic_s
-from gateway.dataplane.records import Connection, Exchange
+from gateway.dataplane.records import Exchange
 from gateway.errors import ClientGone, EngineError, GatewayError, ShuttingDown
 from gateway.upstream.client import Leg
-from gateway.upstream.hop_headers import to_client
+from gateway.upstream.hop_headers import AnswerHead, to_client
 from gateway.upstream.protocol import Headers
 from gateway.wire import usage
 from gateway.wire.chunked import frame, payload_start
@@ -31,36 +32,35 @@ async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Calla
     """Send the answer on `leg` to the client, with `extra` headers; `observe_gap` gets each gap between two chunks.
 
     Raises ClientGone. An engine that fails in mid-answer ends it here: an event stream by one error event, anything
-    else by closing the client's connection, or by raising the EngineError where the server gives no transport. A server
-    that cancels this request ends it in the same way, and the CancelledError goes on.
+    else by closing the client's connection. A server that cancels this request ends it in the same way, and the
+    CancelledError goes on.
     """
-    headers = to_client(leg.headers, exchange.request_id, extra)
+    head = to_client(leg.headers, exchange.request_id, extra)
     correction = None if exchange.cached_tokens is None else CachedTokensCorrection(exchange.cached_tokens)
+    exchange.receipt.status = leg.status
     if leg.complete:
-        await _whole(exchange, leg, headers, correction)
+        _whole(exchange, leg, head, correction)
+        await exchange.taken()
         return
-    sized = any(name == b"content-length" for name, _ in headers)
-    if sized and correction is not None:
-        headers = [header for header in headers if header[0] != b"content-length"]
-        sized = False
-    events = not sized and _is_event_stream(headers)
-    exchange.wait_for(leg)
-    await exchange.start(leg.status, headers)
+    client = exchange.client
     passage = Passage(correction, observe_gap)
+    exchange.wait_for(leg)
+    client.start(leg.status, head.lines, head.length if correction is None else None)
+    exchange.streaming = leg
     try:
-        if exchange.connection is None or sized:
-            await _by_send(exchange, leg, passage)
-        else:
-            await _by_callback(exchange, leg, passage, exchange.connection)
+        await leg.relay(*_sinks(client, passage))
+        client.finish(passage.rest())
+        await exchange.taken()
     except EngineError as error:
         exchange.outcome = exchange.outcome and error.code
-        await _break_off(exchange, error, passage.last, events)
+        _break_off(exchange, error, passage.last, head.events)
+        await exchange.taken()
     except asyncio.CancelledError:
         leg.abort(ClientGone())  # no byte of it may follow the last one
         # This is the end of the process: what would wait for a slow client is not said.
-        events = events and exchange.keeps_up
-        if events or exchange.connection is not None:
-            await _break_off(exchange, ShuttingDown("this gateway has stopped"), passage.last, events)
+        if not client.finished:
+            stopped = ShuttingDown("this gateway has stopped")
+            _break_off(exchange, stopped, passage.last, head.events and not client.behind)
         raise
     finally:
         exchange.streaming = None
@@ -145,51 +145,42 @@ def _payload(chunk: bytes) -> bytes:
     return chunk[start:-2] if start else chunk
 
 
-def _is_event_stream(headers: Headers) -> bool:
-    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers)
-
-
-async def _whole(exchange: Exchange, leg: Leg, headers: Headers, correction: CachedTokensCorrection | None) -> None:
+def _whole(exchange: Exchange, leg: Leg, head: AnswerHead, correction: CachedTokensCorrection | None) -> None:
     body = b"".join(leg.early)
     if correction is not None:
         body = correction.feed(body) + correction.flush()
-        headers = [(name, b"%d" % len(body)) if name == b"content-length" else (name, value) for name, value in headers]
-    await exchange.start(leg.status, headers)
-    try:
-        await exchange.finish(body)
-    finally:
-        exchange.usage = usage.find(body)
+    client = exchange.client
+    if head.length is not None:
+        client.respond(leg.status, head.lines, body)
+    else:  # framed as the engine framed it, as far as the client's version can
+        client.start(leg.status, head.lines)
+        client.finish(body)
+    exchange.usage = usage.find(body)
 
 
-async def _by_callback(exchange: Exchange, leg: Leg, passage: Passage, connection: Connection) -> None:
-    write, take = connection.transport.write, passage.take
+def _sinks(client: ClientRequest, passage: Passage) -> tuple[Callable[[bytes], None], Callable[[bytes], None] | None]:
+    """Return what takes an engine's chunks, and what takes those that come framed as the client wants them."""
+    write, take = client.transport.write, passage.take
 
-    def sink(chunk: bytes) -> None:
+    def framed(chunk: bytes) -> None:
         chunk = take(chunk)
         if chunk:
             write(frame(chunk))
 
-    exchange.streaming = leg
-    await leg.relay(sink, None if passage.corrects else passage.frames_to(write))
-    await exchange.finish(passage.rest())
-
-
-async def _by_send(exchange: Exchange, leg: Leg, passage: Passage) -> None:
-    while (chunk := await leg.next_chunk()) is not None:
-        chunk = passage.take(chunk)
+    def bare(chunk: bytes) -> None:
+        chunk = take(chunk)
         if chunk:
-            await exchange.go_on(chunk)
-    await exchange.finish(passage.rest())
+            write(chunk)
+
+    if not client.chunked:
+        return bare, None
+    return framed, None if passage.corrects else passage.frames_to(write)
 
 
-async def _break_off(exchange: Exchange, error: GatewayError, last: bytes, events: bool) -> None:
+def _break_off(exchange: Exchange, error: GatewayError, last: bytes, events: bool) -> None:
     """End an answer that has begun: an event stream by an error event, anything else by closing the connection."""
     if events:
         gap = b"" if not last or last.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"
-        await exchange.finish(gap + b"data: " + error.body() + b"\n\n")
-        return
-    if exchange.connection is not None:
-        exchange.drop()
-        await asyncio.sleep(0)  # the server hears of it before this request ends
-        return
-    raise ConnectionAbortedError(error.message) from error  # what makes a server break the connection off
+        exchange.client.finish(gap + b"data: " + error.body() + b"\n\n")
+    else:
+        exchange.client.drop()

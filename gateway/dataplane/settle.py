@@ -16,10 +16,7 @@ def settle(exchange: Exchange, metrics: Metrics, receipts: Receipts, known_model
     """
     if exchange.awaiting is not None:
         exchange.awaiting.abort(ClientGone())  # does nothing to a leg that is complete
-    if exchange.connection is not None:
-        exchange.connection.watcher = None
-    if exchange.listener is not None:
-        exchange.listener.cancel()
+    exchange.client.watcher = None
     for lease in exchange.leases:
         lease.release()
     receipt = exchange.receipt

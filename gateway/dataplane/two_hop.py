@@ -49,9 +49,9 @@ class PrefillLeg:
         exchange.wait_for(leg)
         body = self._connector.prefill_body(request.members)
         # The answer is read here, so it must come as it is.
-        headers = [header for header in exchange.scope["headers"] if header[0] != b"accept-encoding"]
+        headers = [header for header in exchange.client.headers if header[0] != b"accept-encoding"]
         lines = to_engine(headers, exchange.engine_request_id)
-        await leg.open(request_head(b"POST", exchange.target, lease.endpoint, lines, len(body)), body)
+        await leg.open(request_head(b"POST", exchange.client.target, lease.endpoint, lines, len(body)), body)
         answer = await leg.read(_ANSWER_BYTES)
         if leg.status != 200:
             return f"prefill_{leg.status}"

@@ -75,7 +75,7 @@ class Leg:
         self._lost_unanswered = False
         self._aborted = False
 
-    async def open(self, head: bytes, body: bytes) -> None:
+    async def open(self, head: bytes, body: bytes | bytearray) -> None:
         """Send a request and wait for the head and the first bytes of the body, or its end.
 
         Raises ConnectFailed, UpstreamFailed, UpstreamTimeout, or what `abort` was given.

@@ -3,6 +3,8 @@
 Sources: RFC 9110 section 7.6.1 (hop-by-hop); the routing headers that only a gateway may set.
 """
 
+from typing import NamedTuple
+
 from gateway.upstream.protocol import Headers
 
 HOP_BY_HOP = frozenset(
@@ -31,7 +33,7 @@ ROUTING = frozenset(
     }
 )
 _NOT_TO_ENGINE = HOP_BY_HOP | ROUTING | {b"host", b"content-length", b"expect", b"x-request-id"}
-_NOT_TO_CLIENT = HOP_BY_HOP | {b"x-request-id"}
+_NOT_TO_CLIENT = HOP_BY_HOP | {b"x-request-id", b"content-length"}
 _ORDINARY_CONNECTION = frozenset({b"keep-alive", b"close", b""})
 
 
@@ -65,10 +67,32 @@ def _lines_without(headers: Headers, dropped: frozenset[bytes], engine_request_i
     return b"x-request-id: %b\r\n%b" % (engine_request_id, kept)
 
 
-def to_client(headers: Headers, request_id: bytes, extra: Headers) -> Headers:
-    """Return the answer's headers for the client: the engine's less hop-by-hop ones, then ours."""
-    dropped = _NOT_TO_CLIENT | _named_by_connection(headers)
-    kept = [header for header in headers if header[0] not in dropped]
-    kept.append((b"x-request-id", request_id))
-    kept += extra
-    return kept
+class AnswerHead(NamedTuple):
+    """An answer's head for the client: header lines, each with its CRLF, none about framing; the length that the engine
+    stated, or None; whether it is an event stream."""
+
+    lines: bytes
+    length: int | None
+    events: bool
+
+
+def to_client(headers: Headers, request_id: bytes, extra: Headers) -> AnswerHead:
+    """Return the head for the client: the engine's headers less hop-by-hop ones, then ours."""
+    dropped = _NOT_TO_CLIENT
+    length, events = None, False
+    lines: list[bytes] = []
+    for name, value in headers:
+        if name in dropped:
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"connection" and value.lower() not in _ORDINARY_CONNECTION:
+                named = _named_by_connection(headers)
+                return to_client([header for header in headers if header[0] not in named | {name}], request_id, extra)
+            continue
+        if name == b"content-type" and value.startswith(b"text/event-stream"):
+            events = True
+        lines += (name, b": ", value, b"\r\n")
+    lines += (b"x-request-id: ", request_id, b"\r\n")
+    for name, value in extra:
+        lines += (name, b": ", value, b"\r\n")
+    return AnswerHead(b"".join(lines), length, events)

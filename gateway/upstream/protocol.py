@@ -69,7 +69,7 @@ class EngineConnection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self.reusable = True
 
-    def request(self, head: bytes, body: bytes, reader: Reader) -> None:
+    def request(self, head: bytes, body: bytes | bytearray, reader: Reader) -> None:
         """Write one whole request; its answer goes to `reader`."""
         if self.transport is None or self._reader is not None:
             raise RuntimeError("a connection takes one request at a time, while it is open")

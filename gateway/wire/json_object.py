@@ -21,7 +21,7 @@ _ESCAPE = re.compile(
 )
 
 
-def parse(body: bytes) -> Members:
+def parse(body: bytes | bytearray) -> Members:
     """Return the members of the object in `body`, values as raw bytes. Raises ValueError with the reason."""
     try:
         return _decoder.decode(body)
@@ -29,7 +29,7 @@ def parse(body: bytes) -> Members:
         raise ValueError(str(error)) from error
 
 
-def without_lone_surrogates(body: bytes) -> bytes | None:
+def without_lone_surrogates(body: bytes | bytearray) -> bytes | None:
     r"""Return `body` with each unpaired surrogate escape as `\\ufffd`, same length; None where there is none.
 
     Python's parser, and so the engine, takes such escapes; ours refuses them. The result is for reading only.
@@ -37,7 +37,7 @@ def without_lone_surrogates(body: bytes) -> bytes | None:
     if b"\\ud" not in body and b"\\uD" not in body:
         return None
     replaced = _ESCAPE.sub(lambda match: match[0] if match["other"] else b"\\ufffd", body)
-    return replaced if replaced != body else None
+    return bytes(replaced) if replaced != body else None
 
 
 def build(members: Mapping[str, msgspec.Raw | bytes]) -> bytes:

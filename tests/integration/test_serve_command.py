@@ -39,15 +39,11 @@ async def listening(process: Process) -> str:
     raise AssertionError("it never listened")
 
 
-async def until_it_refuses_connections(url: str) -> None:
-    """Return when a new connection is refused."""
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                async with httpx.AsyncClient() as client:
-                    await client.get(f"{url}/healthz")
-            except httpx.TransportError:  # refused, or reset in the backlog
-                return
+async def until_it_is_not_ready(url: str) -> None:
+    """Wait until health checks hear that the gateway is stopping; it answers them while requests are in flight."""
+    async with asyncio.timeout(10), httpx.AsyncClient() as client:
+        while (await client.get(f"{url}/readyz")).status_code != 503:
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +105,7 @@ async def test_a_second_signal_ends_every_request_in_its_own_way_without_a_trace
                 chunks = reply.aiter_raw()
                 assert await anext(chunks) == b"data: 1\n\n"
                 process.send_signal(signal.SIGINT)
-                await until_it_refuses_connections(url)
+                await until_it_is_not_ready(url)
                 process.send_signal(signal.SIGINT)
                 _, errors = await asyncio.wait_for(process.communicate(), 20)
                 rest = b"".join([chunk async for chunk in chunks])
@@ -142,7 +138,7 @@ async def test_it_stops_when_asked_and_lets_a_stream_finish(number):
                 chunks = reply.aiter_raw()
                 assert await anext(chunks) == b"data: 1\n\n"
                 process.send_signal(number)
-                await until_it_refuses_connections(url)
+                await until_it_is_not_ready(url)
                 go_on.set()
                 assert await anext(chunks) == b"data: 2\n\n"
             async with asyncio.timeout(20):

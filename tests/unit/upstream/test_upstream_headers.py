@@ -13,6 +13,7 @@ values = st.sampled_from([b"1", b"a, b", b"", b"x-a"])
 tokens = st.sampled_from([b"keep-alive", b"Close", b"X-A", b" x-b ", b"", b"te"])
 connections = st.tuples(st.just(b"connection"), st.lists(tokens, max_size=3).map(b",".join))
 sent = st.lists(st.tuples(names, values) | connections, max_size=10)
+answered = sent.map(lambda headers: [header for header in headers if header[0] != b"content-length"])
 
 
 def named(headers) -> set[bytes]:
@@ -27,14 +28,18 @@ def test_an_engine_gets_what_is_meant_for_it_in_order(headers):
     assert to_engine(headers, b"r1") == expected
 
 
-@given(headers=sent, extra=st.lists(st.tuples(st.just(b"x-gateway"), values), max_size=2))
+@given(headers=answered, extra=st.lists(st.tuples(st.just(b"x-gateway"), values), max_size=2))
 def test_a_client_gets_what_is_meant_for_it_and_then_ours(headers, extra):
-    kept = [
-        (name, value)
-        for name, value in headers
-        if name not in HOP_BY_HOP and name != b"x-request-id" and name not in named(headers)
-    ]
-    assert to_client(headers, b"r1", extra) == [*kept, (b"x-request-id", b"r1"), *extra]
+    unnamed = [header for header in headers if header[0] not in named(headers)]
+    kept = [header for header in unnamed if header[0] not in HOP_BY_HOP | {b"x-request-id", b"content-length"}]
+    lines = b"".join(b"%b: %b\r\n" % header for header in [*kept, (b"x-request-id", b"r1"), *extra])
+    assert to_client(headers, b"r1", extra) == (lines, None, False)
+
+
+def test_framing_and_kind_are_told_apart_from_the_lines():
+    headers = [(b"content-length", b"12"), (b"content-type", b"text/event-stream; charset=utf-8")]
+    lines = b"content-type: text/event-stream; charset=utf-8\r\nx-request-id: r1\r\n"
+    assert to_client(headers, b"r1", []) == (lines, 12, True)
 
 
 @pytest.mark.parametrize("name", sorted(ROUTING))
