@@ -11,7 +11,7 @@ from tests.gateways import Running, run_gateway
 from tests.integration.smuggling import CHAT, EVIL, GOOD, LIMIT, TABLES, Input, post
 
 ENDS_WITHIN_S = 2.0
-TIMEOUTS = {"header_s": 0.3}
+TIMEOUTS = {"header_s": 0.3, "body_s": 0.5}
 ORIGIN = re.compile(rb"/v1/[\x21-\x7e]*")
 
 
