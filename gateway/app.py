@@ -34,6 +34,7 @@ from gateway.pool.watch import Watch
 from gateway.prefix.index import PrefixIndex
 from gateway.upstream.client import LegTimeouts
 from gateway.upstream.engines import Engines
+from gateway.upstream.tls import Tls
 from scorers.profile import Profile
 from scorers.registry import build_profile
 
@@ -55,6 +56,7 @@ class Parts:
     metrics: Metrics
     receipts: Receipts
     data_plane: DataPlane
+    tls: Tls
 
 
 class Gateway:
@@ -95,7 +97,7 @@ class Gateway:
 
     async def _run(self, parts: Parts, served: list[tuple[Server, socket.socket]]) -> None:
         async with asyncio.TaskGroup() as group:
-            watch = Watch(parts.pool, self.config.scrape, self.config.health, group)
+            watch = Watch(parts.pool, self.config.scrape, self.config.health, group, parts.tls)
             source = StaticSource(self.config.discovery.static.endpoints)
             background = [
                 group.create_task(watch.run(source), name="discovery"),
@@ -154,7 +156,8 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
     pool = Pool(
         Limits(config.health.healthy_after, config.health.unhealthy_after), stale_after_s=config.scrape.stale_after_s
     )
-    engines = Engines(loop)
+    tls = Tls(config.upstream_tls.settings)
+    engines = Engines(loop, config.max_connections, tls)
     index = PrefixIndex(INDEX_BLOCKS_PER_ENDPOINT)
     admission = Admission(pool, flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s, monotonic_s)
     metrics = Metrics(lambda: _readings(pool), lambda: {BAND: admission.waiting})
@@ -187,7 +190,7 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         receipt_headers=config.routing.receipt_headers,
         stopping=stopping,
     )
-    return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane)
+    return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane, tls)
 
 
 def run_until_signal(config: Config) -> None:

@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from gateway.upstream.tls import TlsProblem, TlsSettings, check
 from scorers.model import Role
 
 
@@ -109,7 +110,7 @@ class AdminConfig(Section):
 class EndpointConfig(Section):
     """One engine."""
 
-    url: str = Field(description="http://host:port of the engine")
+    url: str = Field(description="http://host:port of the engine, or https:// (see `upstream_tls`)")
     name: Text = Field(default="", description="name in metrics, receipts, headers and logs; default host:port")
     role: Role = Field(default="both", description="what it computes: prompts (prefill), answers (decode), or both")
     labels: dict[str, str] = Field(default={}, description="free; zone, rack, host and gpu are understood")
@@ -141,10 +142,8 @@ _ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
 
 def _engine_url(value: str) -> str:
     """Return `value` without a trailing slash where it is a URL that the data plane can reach."""
-    if value.startswith("https:"):
-        _refuse(f"{value!r}: https to engines is not available in this version, use http")
-    if not value.startswith("http://"):
-        _refuse(f"{value!r} is not http://host:port")
+    if not value.startswith(("http://", "https://")):
+        _refuse(f"{value!r} is not http://host:port or https://host:port")
     try:
         parts = urlsplit(value)
         names_host = bool(parts.hostname) and parts.port != 0
@@ -152,10 +151,12 @@ def _engine_url(value: str) -> str:
         names_host = False
     if not names_host:
         _refuse(f"{value!r} names no host, or no port from 1 to 65535")
-    if value.rstrip("/") != f"http://{parts.netloc}" or parts.username is not None:
-        _refuse(f"{value!r} holds more than http://host:port")
+    if value.rstrip("/") != f"{parts.scheme}://{parts.netloc}" or parts.username is not None:
+        _refuse(f"{value!r} holds more than {parts.scheme}://host:port")
     if not _ADDRESS.fullmatch(parts.netloc):
-        _refuse(f"{value!r} is not http://host:port with a host in ASCII letters or an IPv6 address in brackets")
+        _refuse(
+            f"{value!r} is not {parts.scheme}://host:port with a host in ASCII letters or an IPv6 address in brackets"
+        )
     return value.rstrip("/")
 
 
@@ -284,6 +285,40 @@ class TimeoutsConfig(Section):
     total_s: Seconds = Field(default=3600.0, description="for a request as a whole")
 
 
+class UpstreamConfig(Section):
+    """Connections to engines."""
+
+    max_connections: Count | None = Field(
+        default=None,
+        description="open connections to one endpoint at most; null: twice `flow_control.max_in_flight_per_endpoint`",
+    )
+
+
+class UpstreamTlsConfig(Section):
+    """TLS to engines whose url is https; the files hold PEM and are read once."""
+
+    ca_file: Text | None = Field(default=None, description="certificates to trust; null: those of the system")
+    cert_file: Text | None = Field(default=None, description="our own certificate, for engines that ask for one")
+    key_file: Text | None = Field(default=None, description="its key, without password; null: in `cert_file` too")
+    verify: Switch = Field(default=True, description="false believes any certificate: for tests alone")
+    server_name: Text | None = Field(
+        default=None, description="the name that engines' certificates must have; null: the url's host"
+    )
+
+    @model_validator(mode="after")
+    def _check_files(self) -> "UpstreamTlsConfig":
+        try:
+            check(self.settings)
+        except TlsProblem as problem:
+            _refuse(str(problem))
+        return self
+
+    @property
+    def settings(self) -> TlsSettings:
+        """The same for the client of engines."""
+        return TlsSettings(self.ca_file, self.cert_file, self.key_file, self.verify, self.server_name)
+
+
 class LimitsConfig(Section):
     """Sizes that a client may send."""
 
@@ -333,7 +368,24 @@ class Config(Section):
     retries: RetriesConfig = RetriesConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
     limits: LimitsConfig = LimitsConfig()
+    upstream: UpstreamConfig = UpstreamConfig()
+    upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
     drain: DrainConfig = DrainConfig()
     auth: AuthConfig = AuthConfig()
     ext_proc: ExtProcConfig = ExtProcConfig()
     state: StateConfig = StateConfig()
+
+    @model_validator(mode="after")
+    def _check_connections(self) -> "Config":
+        in_flight, most = self.flow_control.max_in_flight_per_endpoint, self.upstream.max_connections
+        if most is not None and most < in_flight:
+            _refuse(
+                f"upstream.max_connections: {most} is less than flow_control.max_in_flight_per_endpoint ({in_flight}):"
+                " requests would wait for a connection after their turn had come"
+            )
+        return self
+
+    @property
+    def max_connections(self) -> int:
+        """Open connections to one endpoint at most."""
+        return self.upstream.max_connections or 2 * self.flow_control.max_in_flight_per_endpoint

@@ -4,7 +4,7 @@ Invariant: `decide` is a function of its arguments alone, so a decision can be r
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scorers import Scorer
@@ -30,11 +30,17 @@ class NamedFilter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How to decide: filters in order, weighted scorers, one picker."""
+    """How to decide: filters in order, weighted scorers, one picker. `names` and `weights` are the scorers'."""
 
     filters: tuple[NamedFilter, ...]
     scorers: tuple[WeightedScorer, ...]
     picker: Picker
+    names: tuple[str, ...] = field(init=False)
+    weights: tuple[float, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(entry.name for entry in self.scorers))
+        object.__setattr__(self, "weights", tuple(entry.weight for entry in self.scorers))
 
 
 def decide(profile: Profile, request: RequestView, pool: Sequence[EndpointView], chance: float) -> Decision:
@@ -43,37 +49,34 @@ def decide(profile: Profile, request: RequestView, pool: Sequence[EndpointView],
     `chance` in [0, 1) breaks ties. Names in `pool` are unique. An empty pool, or one that the filters empty, gives
     a decision with `picked` None. Without scorers every candidate scores 0.
     """
-    candidates, rejected = _filtered(profile, request, pool)
-    if not candidates:
-        return Decision(picked=None, rejected=rejected)
-    terms: list[list[float]] = []
-    totals = [0.0] * len(candidates)
-    for _, weight, scorer in profile.scorers:
-        column = scorer.score(request, candidates)
-        terms.append(column)
-        totals = [total + weight * term for total, term in zip(totals, column, strict=True)]
-    names = tuple([endpoint.name for endpoint in candidates])
-    return Decision(
-        picked=names[profile.picker.pick(totals, chance)],
-        candidates=names,
-        scorers=tuple([entry.name for entry in profile.scorers]),
-        weights=tuple([entry.weight for entry in profile.scorers]),
-        terms=tuple(terms),
-        totals=tuple(totals),
-        rejected=rejected,
-    )
-
-
-def _filtered(
-    profile: Profile, request: RequestView, pool: Sequence[EndpointView]
-) -> tuple[Sequence[EndpointView], Mapping[str, str]]:
-    """Return who is left, and for each that is not, the filter that took it out."""
     candidates = pool
-    rejected: dict[str, str] = {}
+    rejected = NO_LABELS
     for name, entry in profile.filters:
         kept = entry.keep(request, candidates)
         if len(kept) < len(candidates):
-            left = {endpoint.name for endpoint in kept}
-            rejected.update({endpoint.name: name for endpoint in candidates if endpoint.name not in left})
+            rejected = _rejected(rejected, name, candidates, kept)
         candidates = kept
-    return candidates, rejected or NO_LABELS
+    if not candidates:
+        return Decision(None, (), (), (), (), (), rejected)
+    terms = []
+    totals: Sequence[float] = ()
+    for _, weight, scorer in profile.scorers:
+        column = scorer.score(request, candidates)
+        terms.append(column)
+        if totals:
+            totals = [total + weight * term for total, term in zip(totals, column, strict=True)]
+        else:
+            totals = [weight * term for term in column]
+    if not totals:
+        totals = [0.0] * len(candidates)
+    names = tuple([endpoint.name for endpoint in candidates])
+    picked = names[profile.picker.pick(totals, chance)]
+    return Decision(picked, names, profile.names, profile.weights, tuple(terms), tuple(totals), rejected)
+
+
+def _rejected(
+    before: Mapping[str, str], by: str, candidates: Sequence[EndpointView], kept: Sequence[EndpointView]
+) -> Mapping[str, str]:
+    """Return `before` with the name of each candidate that is not kept, and of the filter that took it out."""
+    left = {endpoint.name for endpoint in kept}
+    return {**before, **{endpoint.name: by for endpoint in candidates if endpoint.name not in left}}

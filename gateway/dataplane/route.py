@@ -51,7 +51,7 @@ class Router:
         reason = request.one_hop_reason
         if reason is None:
             reason = "mode_never" if self._mode == "never" else "no_pair"
-            if self._mode != "never":
+            if self._mode != "never" and self._pool.has_roles:
                 pair = self._pair(exchange, request, views, known)
                 if pair is not None:
                     return pair
@@ -85,6 +85,8 @@ class Router:
         self, request: InferenceRequest, views: list[EndpointView], tried: Collection[str] = ()
     ) -> list[EndpointView]:
         """Leave prefill endpoints out while others, full as they may be, serve the model and have not failed it."""
+        if not self._pool.has_roles:
+            return views
         for one in self._pool:
             usable = one.ready and one.name not in tried and request.model in one.model_ids
             if one.spec.role != "prefill" and usable:

@@ -19,13 +19,15 @@ class StaticSource:
 
 
 def spec_of(endpoint: EndpointConfig) -> EndpointSpec:
-    """Return the endpoint of a validated section; a URL without a port means 80."""
+    """Return the endpoint of a validated section; a URL without a port means 80, or 443 with https."""
     parts = urlsplit(endpoint.url)
+    tls = parts.scheme == "https"
     return EndpointSpec(
         name=endpoint.name,
         url=endpoint.url,
         host=parts.hostname or "",
-        port=parts.port or 80,
+        port=parts.port or (443 if tls else 80),
         role=endpoint.role,
         labels=dict(endpoint.labels),
+        tls=tls,
     )

@@ -16,7 +16,10 @@ NEVER_S = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class EndpointSpec:
-    """What discovery tells of an endpoint; `url` has no trailing slash, `host` no brackets, `port` is a number."""
+    """What discovery tells of an endpoint; `url` has no trailing slash, `host` no brackets, `port` is a number.
+
+    `tls`: it speaks https. `authority` is what a request's `host` header says.
+    """
 
     name: str
     url: str
@@ -24,6 +27,13 @@ class EndpointSpec:
     port: int
     role: Role = "both"
     labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
+    tls: bool = False
+    authority: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Make what every request to it says once."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        object.__setattr__(self, "authority", f"{host}:{self.port}".encode("ascii"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,8 @@ class Endpoint:
         self._sent = 0
         self._finished = 0
         self._mark = ScrapeMark(NEVER_S, 0, 0)
-        self._view: EndpointView | None = None
+        self.kept_view: EndpointView | None = None
+        self.fresh_until_s = NEVER_S
 
     @property
     def ready(self) -> bool:
@@ -123,21 +134,23 @@ class Endpoint:
         """Take a slot for one request; the caller releases it on every path."""
         self.in_flight += 1
         self._sent += 1
-        self._view = None
+        self.kept_view = None
         return Lease(self)
 
     def _give_back(self) -> None:
         self.in_flight -= 1
         self._finished += 1
-        self._view = None
+        self.kept_view = None
         self.on_room(self)
 
     def view(self, now_s: float) -> EndpointView:
         """Return this endpoint as a decision sees it at `now_s` (monotonic); the same object while nothing changed."""
-        view = self._view
-        stale = now_s - self._mark.started_s > self._stale_after_s
+        stale_from_s = self._mark.started_s + self._stale_after_s
+        stale = now_s > stale_from_s
+        view = self.kept_view
         if view is None or view.stale is not stale:
-            view = self._view = self._make_view(stale)
+            view = self.kept_view = self._make_view(stale)
+            self.fresh_until_s = float("inf") if stale else stale_from_s
         return view
 
     def _make_view(self, stale: bool) -> EndpointView:
@@ -172,7 +185,7 @@ class Endpoint:
         self.load = load
         self.scrape_error = None
         self._mark = mark
-        self._view = None
+        self.kept_view = None
 
     def refuse_scrape(self, reason: str) -> None:
         """Note a failed scrape; the old figures stay, and turn stale with time."""
@@ -184,7 +197,7 @@ class Endpoint:
         if told == self.models:
             return
         before, after = _own_models(self.models), _own_models(told)
-        self.models, self.model_ids, self._view = told, frozenset(model.id for model in told), None
+        self.models, self.model_ids, self.kept_view = told, frozenset(model.id for model in told), None
         if before and before != after:
             self._change_identity()
         self.on_models(self)
@@ -194,7 +207,7 @@ class Endpoint:
         self.identity_changes += 1
         self.load = None
         self._mark = ScrapeMark(NEVER_S, self._sent, self._finished)
-        self._view = None
+        self.kept_view = None
         self.on_identity_change(self)
 
     def observe(self, signal: Signal, reason: str | None = None) -> None:
@@ -217,11 +230,11 @@ class Endpoint:
     def leave(self) -> None:
         """Be out of the pool for good: not ready, and telling nobody; leases still out come back as before."""
         self.gone = True
-        self._view = None
+        self.kept_view = None
         self.on_room = self.on_state = self.on_identity_change = self.on_trouble = self.on_models = _ignore
 
     def _after_state(self, before: bool) -> None:
-        self._view = None
+        self.kept_view = None
         if self.ready is before:
             return
         self.on_state(self)

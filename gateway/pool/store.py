@@ -32,6 +32,7 @@ class Pool:
         self._stale_after_s = stale_after_s
         self._endpoints: dict[str, Endpoint] = {}
         self._remembered: dict[str, None] = {}
+        self._has_roles = False
         self._served: dict[str, Mapping[str, Any]] | None = None
 
     def __len__(self) -> int:
@@ -39,6 +40,10 @@ class Pool:
 
     def __iter__(self) -> Iterator[Endpoint]:
         return iter(tuple(self._endpoints.values()))
+
+    def each(self) -> Iterable[Endpoint]:
+        """Return the endpoints as they are, without a copy: for a look that changes nothing."""
+        return self._endpoints.values()
 
     def get(self, name: str) -> Endpoint | None:
         """Return the endpoint called `name`, or None."""
@@ -55,6 +60,7 @@ class Pool:
         endpoint.on_trouble = lambda one: _tell(self.on_trouble, one)
         endpoint.on_models = self._models_changed
         self._endpoints[spec.name] = endpoint
+        self._has_roles = self._has_roles or spec.role != "both"
         _tell(self.on_state, endpoint)
         return endpoint
 
@@ -63,6 +69,7 @@ class Pool:
         endpoint = self._endpoints.pop(name, None)
         if endpoint is None:
             return None
+        self._has_roles = any(one.spec.role != "both" for one in self._endpoints.values())
         endpoint.leave()
         _tell(self.on_identity_change, endpoint)
         self._state_changed(endpoint)
@@ -78,7 +85,17 @@ class Pool:
 
     def views(self, now_s: float) -> list[EndpointView]:
         """Return every endpoint, ready or not, as a decision sees it at `now_s` (monotonic)."""
-        return [endpoint.view(now_s) for endpoint in self._endpoints.values()]
+        return [
+            view
+            if (view := endpoint.kept_view) is not None and now_s < endpoint.fresh_until_s
+            else endpoint.view(now_s)
+            for endpoint in self._endpoints.values()
+        ]
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether any endpoint is for prefill or decode alone, so that roles matter at all."""
+        return self._has_roles
 
     def any_ready(self) -> bool:
         """Whether at least one endpoint may get requests now."""

@@ -5,12 +5,10 @@ Invariant: an endpoint that hangs, drips or lies delays no other, and its metric
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import httpx
 import msgspec
 
 from gateway.clock import chance, monotonic_s
@@ -20,20 +18,14 @@ from gateway.pool.endpoint import Endpoint, Model
 from gateway.pool.health import Signal, State
 from gateway.pool.scrape import BadSample, parse
 from gateway.pool.store import Pool
+from gateway.upstream.fetch import Answer, Fetcher
+from gateway.upstream.tls import Tls
 
 logger = logging.getLogger(__name__)
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 FIRST_PAUSE_S = 0.05  # between probes of an endpoint that is not ready, or of a ready one whose last probe failed
 PAUSE_SHARE = 0.1  # an endpoint that has not been ready for 10 s is probed every second, up to the interval
-
-
-class Answer(NamedTuple):
-    """Status and body of a GET; status 0 where there was none, and then `problem` says why in words."""
-
-    status: int
-    body: bytes = b""
-    problem: str = ""
 
 
 class Verdict(NamedTuple):
@@ -49,7 +41,7 @@ class _Followed:
     """What the tasks of one endpoint share."""
 
     endpoint: Endpoint
-    client: httpx.AsyncClient
+    client: Fetcher
     probe_now: asyncio.Event = field(default_factory=asyncio.Event)
     scrape_now: asyncio.Event = field(default_factory=asyncio.Event)
     not_ready_since_s: float = field(default_factory=monotonic_s)
@@ -60,13 +52,19 @@ class _Followed:
 class Watch:
     """Follows endpoints with tasks in `group`; every change reaches the pool's listeners from the event loop."""
 
-    def __init__(self, pool: Pool, scrape: ScrapeConfig, health: HealthConfig, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        scrape: ScrapeConfig,
+        health: HealthConfig,
+        group: asyncio.TaskGroup,
+        tls: Tls | None = None,
+    ) -> None:
         self._pool = pool
         self._scrape = scrape
         self._health = health
         self._group = group
-        # Engines speak plain HTTP in this version: loading certificate authorities would outlast the first probe.
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._tls = tls
         self._followed: dict[str, tuple[_Followed, asyncio.Task[None]]] = {}
         pool.on_state.append(self._state_changed)
         pool.on_trouble.append(self._trouble)
@@ -82,14 +80,7 @@ class Watch:
 
     def start(self, endpoint: Endpoint) -> None:
         """Probe and scrape `endpoint` from now on."""
-        client = httpx.AsyncClient(
-            base_url=endpoint.spec.url,
-            verify=self._tls,
-            timeout=None,  # noqa: S113 - each GET has its own limit over the whole answer
-            trust_env=False,
-            limits=httpx.Limits(max_connections=4, max_keepalive_connections=2, keepalive_expiry=30.0),
-            headers={"accept-encoding": "identity", "user-agent": "twohop"},
-        )
+        client = Fetcher(endpoint.spec, asyncio.get_running_loop(), self._tls)
         followed = _Followed(endpoint, client)
         task = self._group.create_task(self._follow(followed), name=f"watch {endpoint.name}")
         self._followed[endpoint.name] = (followed, task)
@@ -101,9 +92,12 @@ class Watch:
             entry[1].cancel()
 
     async def _follow(self, followed: _Followed) -> None:
-        async with followed.client, asyncio.TaskGroup() as group:
-            group.create_task(self._probe_on(followed), name=f"probe {followed.endpoint.name}")
-            group.create_task(self._scrape_on(followed), name=f"scrape {followed.endpoint.name}")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._probe_on(followed), name=f"probe {followed.endpoint.name}")
+                group.create_task(self._scrape_on(followed), name=f"scrape {followed.endpoint.name}")
+        finally:
+            followed.client.close()
 
     async def _probe_on(self, followed: _Followed) -> None:
         endpoint = followed.endpoint
@@ -135,7 +129,7 @@ class Watch:
     async def _scrape_once(self, followed: _Followed) -> None:
         endpoint = followed.endpoint
         mark = endpoint.begin_scrape(monotonic_s())
-        answer = await get(followed.client, "/metrics", self._scrape.timeout_s)
+        answer = await followed.client.get("/metrics", self._scrape.timeout_s, MAX_ANSWER_BYTES)
         try:
             load = parse(_metrics_of(answer))
         except BadSample as error:
@@ -164,30 +158,12 @@ class Watch:
         return entry[0] if entry is not None and entry[0].endpoint is endpoint else None
 
 
-async def get(client: httpx.AsyncClient, path: str, timeout_s: float) -> Answer:
-    """GET `path`; the whole answer has `timeout_s` and 16 MiB. Never raises but for cancellation."""
-    try:
-        async with asyncio.timeout(timeout_s), client.stream("GET", path) as response:
-            body = bytearray()
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > MAX_ANSWER_BYTES:
-                    return Answer(0, problem=f"GET {path} answered more than {MAX_ANSWER_BYTES >> 20} MiB")
-            return Answer(response.status_code, bytes(body))
-    except TimeoutError:
-        return Answer(0, problem=f"GET {path} gave no whole answer in {timeout_s:g} s")
-    except httpx.ConnectError as error:
-        return Answer(0, problem=f"cannot connect: {error}")
-    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
-        return Answer(0, problem=f"GET {path} failed: {error or type(error).__name__}")
-
-
-async def probe(client: httpx.AsyncClient, timeout_s: float) -> Verdict:
+async def probe(client: Fetcher, timeout_s: float) -> Verdict:
     """Ask an engine for `/health`, then for its models; each question has `timeout_s`."""
-    health = await get(client, "/health", timeout_s)
+    health = await client.get("/health", timeout_s, MAX_ANSWER_BYTES)
     if health.status == 0 or health.status >= 500:
         return Verdict(Signal.FAIL, health.problem or f"GET /health answered {health.status}")
-    return judge_models(await get(client, "/v1/models", timeout_s))
+    return judge_models(await client.get("/v1/models", timeout_s, MAX_ANSWER_BYTES))
 
 
 def judge_models(answer: Answer) -> Verdict:

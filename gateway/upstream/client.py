@@ -5,13 +5,13 @@ moment, any number of times, and the coroutine that waits on the leg then raises
 """
 
 import asyncio
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.errors import UpstreamFailed, UpstreamTimeout
-from gateway.upstream.pool import ConnectionPool
+from gateway.upstream.pool import Attempt, ConnectionPool
 from gateway.upstream.protocol import EngineConnection, Headers
+from gateway.upstream.reasons import in_words
 
 HIGH_WATER_BYTES = 262144
 IDLE_TICKS = 4
@@ -42,7 +42,7 @@ class Leg:
     leg, its answer whole, broken or aborted, whatever the client has taken of it by then.
 
     After `open`: `status`, `headers`, and the body so far in `early`. Then `read` (all of it), `relay`, or `next_chunk`
-    again and again.
+    again and again. After the body's end: `trailers`, empty where the engine sent none.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Leg:
         self.name = name
         self.status = 0
         self.headers: Headers = []
+        self.trailers: Sequence[tuple[bytes, bytes]] = ()
         self.early: list[bytes] = []
         self.complete = False
         self.on_over: Callable[[], None] | None = None
@@ -83,10 +84,11 @@ class Leg:
         if self._failure is not None:
             raise self._failure
         connection = self._pool.take()
+        fresh = False
         while True:
-            reused = connection is not None
             if connection is None:
-                connection = await self._connect()
+                connection = await self._connect(fresh)
+            reused = connection.kept
             if self._failure is not None:  # aborted in the moment between connecting and this task's turn
                 self._pool.give_back(connection)
                 raise self._failure
@@ -100,7 +102,7 @@ class Leg:
                 # A kept-alive connection that the engine closed just as it was used: the request was most likely
                 # not processed, so it is sent once more, on a new connection.
                 if reused and self._lost_unanswered and not self._aborted:
-                    connection, self._failure = None, None
+                    connection, fresh, self._failure = None, True, None
                     continue
                 raise
             else:
@@ -205,6 +207,10 @@ class Leg:
         elif self._early_bytes > self._limit_bytes:
             self.abort(self._too_long())
 
+    def on_trailers(self, trailers: Headers) -> None:
+        """Keep what came behind the body."""
+        self.trailers = trailers
+
     def on_end(self) -> None:
         """Give the connection back and wake whoever waits."""
         if self._paused:  # the next request on this connection wants to be read
@@ -222,8 +228,9 @@ class Leg:
         self._lost_unanswered = connection is not None and not connection.received
         self._fail(UpstreamFailed(f"endpoint {self.name}: {reason}"))
 
-    async def _connect(self) -> EngineConnection:
-        connecting = self._connecting = self._loop.create_task(self._pool.connect())
+    async def _connect(self, fresh: bool) -> EngineConnection:
+        attempt = Attempt(fresh)
+        connecting = self._connecting = self._loop.create_task(self._pool.connect(attempt))
         timer = self._loop.call_later(self._timeouts.connect_s, connecting.cancel)
         try:
             # `wait` leaves the inner task alone, so that its end and a cancellation of this one never blend.
@@ -237,19 +244,28 @@ class Leg:
             self._connecting = None
         error = None if connecting.cancelled() else connecting.exception()
         if connecting.cancelled():
-            reason = f"no connection within {self._timeouts.connect_s:g} s"
+            reason = self._too_slow(attempt)
         elif error is not None:
             if not isinstance(error, OSError):
                 raise error
-            # For the client too: in words, without the engine's address.
-            reason = os.strerror(error.errno) if error.errno else type(error).__name__
+            reason = in_words(error)
         elif (connection := connecting.result()).transport is not None:
             return connection
+        elif connection.kept and self._failure is None:  # it came back to the pool, and was closed in this moment
+            return await self._connect(fresh=True)
         else:
             reason = "the connection was closed at once"
         if self._failure is not None:
             raise self._failure
         raise ConnectFailed(f"endpoint {self.name}: {reason}") from error
+
+    def _too_slow(self, attempt: Attempt) -> str:
+        if attempt.queued:
+            return (
+                f"all {self._pool.limit} connections to it are in use, and none came free within"
+                f" {self._timeouts.connect_s:g} s (upstream.max_connections)"
+            )
+        return f"no connection within {self._timeouts.connect_s:g} s"
 
     async def _wait(self) -> None:
         try:

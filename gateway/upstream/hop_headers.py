@@ -1,8 +1,12 @@
 """Which headers cross from one side to the other.
 
-Sources: RFC 9110 section 7.6.1 (hop-by-hop); the routing headers that only a gateway may set.
+Sources: RFC 9110 section 7.6.1 (hop-by-hop) and 6.5.1 (trailers); W3C Trace Context, level 1, for `traceparent`; the
+routing headers that only a gateway may set.
 """
 
+import re
+import secrets
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from gateway.upstream.protocol import Headers
@@ -32,7 +36,25 @@ ROUTING = frozenset(
         b"x-data-parallel-rank",
     }
 )
-_NOT_TO_ENGINE = HOP_BY_HOP | ROUTING | {b"host", b"content-length", b"expect", b"x-request-id"}
+_NOT_TO_ENGINE = HOP_BY_HOP | ROUTING | {b"host", b"content-length", b"expect", b"x-request-id", b"traceparent"}
+# What frames, routes, authenticates or describes an answer belongs into its head; a trailer that says it is too late.
+_NOT_IN_TRAILERS = HOP_BY_HOP | {
+    b"age",
+    b"cache-control",
+    b"content-encoding",
+    b"content-length",
+    b"content-range",
+    b"content-type",
+    b"date",
+    b"host",
+    b"location",
+    b"retry-after",
+    b"set-cookie",
+    b"vary",
+    b"www-authenticate",
+    b"x-request-id",
+}
+_TRACEPARENT = re.compile(rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})")
 _NOT_TO_CLIENT = HOP_BY_HOP | {b"x-request-id", b"content-length"}
 _ORDINARY_CONNECTION = frozenset({b"keep-alive", b"close", b""})
 
@@ -48,22 +70,31 @@ def _named_by_connection(headers: Headers) -> frozenset[bytes]:
 def to_engine(headers: Headers, engine_request_id: bytes) -> bytes:
     """Return the header lines (each with its CRLF) that an engine gets for a client's `headers`.
 
-    Host and content-length are the caller's to add. `x-request-id` is `engine_request_id`.
+    Host and content-length are the caller's to add. `x-request-id` is `engine_request_id`. A `traceparent` keeps its
+    trace id and flags and gets a parent id of its own with each call; one that is not valid goes, and `tracestate` too.
     """
-    dropped = _NOT_TO_ENGINE
     lines = [b"x-request-id: ", engine_request_id, b"\r\n"]
     for name, value in headers:
-        if name in dropped:
-            if name == b"connection" and value.lower() not in _ORDINARY_CONNECTION:
-                dropped = dropped | _named_by_connection(headers)
-                return _lines_without(headers, dropped, engine_request_id)
+        if name in _NOT_TO_ENGINE:
+            if name == b"traceparent" or (name == b"connection" and value.lower() not in _ORDINARY_CONNECTION):
+                return _lines_one_by_one(headers, engine_request_id)
             continue
         lines += (name, b": ", value, b"\r\n")
     return b"".join(lines)
 
 
-def _lines_without(headers: Headers, dropped: frozenset[bytes], engine_request_id: bytes) -> bytes:
-    kept = b"".join(b"%b: %b\r\n" % header for header in headers if header[0] not in dropped)
+def _lines_one_by_one(headers: Headers, engine_request_id: bytes) -> bytes:
+    dropped = _NOT_TO_ENGINE | _named_by_connection(headers)
+    kept = b""
+    traces = [value for name, value in headers if name == b"traceparent"]
+    if traces:
+        trace = _TRACEPARENT.fullmatch(traces[0]) if len(traces) == 1 else None
+        if trace is None:
+            dropped |= {b"tracestate"}
+        elif b"traceparent" not in _named_by_connection(headers):
+            parent = secrets.token_hex(8).encode("ascii")
+            kept = b"traceparent: 00-%b-%b-%b\r\n" % (trace[1], parent, trace[2])
+    kept += b"".join(b"%b: %b\r\n" % header for header in headers if header[0] not in dropped)
     return b"x-request-id: %b\r\n%b" % (engine_request_id, kept)
 
 
@@ -96,3 +127,8 @@ def to_client(headers: Headers, request_id: bytes, extra: Headers) -> AnswerHead
     for name, value in extra:
         lines += (name, b": ", value, b"\r\n")
     return AnswerHead(b"".join(lines), length, events)
+
+
+def trailers_to_client(trailers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Return those of an answer's trailers that may go to the client."""
+    return [trailer for trailer in trailers if trailer[0] not in _NOT_IN_TRAILERS]

@@ -5,14 +5,14 @@ import logging
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 
 from gateway.clock import monotonic_s
 from gateway.config import EndpointConfig, HealthConfig, ScrapeConfig
-from gateway.discovery.static import StaticSource
+from gateway.discovery.static import StaticSource, spec_of
 from gateway.pool.store import Pool
-from gateway.pool.watch import MAX_ANSWER_BYTES, Watch, get
+from gateway.pool.watch import MAX_ANSWER_BYTES, Watch
+from gateway.upstream.fetch import Fetcher
 from tests.fakes.engine_stub import BROKEN, HANG, EngineStub, models_body
 from tests.fakes.exposition import exposition
 
@@ -196,11 +196,13 @@ async def test_a_bad_scrape_is_refused_and_a_good_one_recovers(answer, why, capl
 
 
 async def test_an_answer_that_is_no_http_or_has_no_end_is_told_in_words():
-    async with EngineStub() as stub, httpx.AsyncClient(base_url=stub.url, trust_env=False) as client:
+    async with EngineStub() as stub:
+        spec = spec_of(EndpointConfig.model_validate({"url": stub.url}))
+        fetcher = Fetcher(spec, asyncio.get_running_loop())
         stub.answers["/metrics"] = BROKEN
-        assert (await get(client, "/metrics", 5)).problem.startswith("GET /metrics failed: ")
+        assert (await fetcher.get("/metrics", 5, MAX_ANSWER_BYTES)).problem.startswith("GET /metrics failed: ")
         stub.answers["/metrics"] = (200, bytes(MAX_ANSWER_BYTES + 1))
-        assert (await get(client, "/metrics", 5)).problem == "GET /metrics answered more than 16 MiB"
+        assert (await fetcher.get("/metrics", 5, MAX_ANSWER_BYTES)).problem == "GET /metrics answered more than 16 MiB"
 
 
 async def test_many_scrapes_that_time_out_leave_no_connection_stuck():

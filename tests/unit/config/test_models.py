@@ -71,6 +71,7 @@ def test_the_admin_api_can_be_off():
         ("http://h1:8000/", "http://h1:8000", "h1:8000"),
         ("http://[::1]:9", "http://[::1]:9", "[::1]:9"),
         ("http://h1", "http://h1", "h1"),
+        ("https://h1:8443/", "https://h1:8443", "h1:8443"),
     ],
 )
 def test_an_endpoint_is_named_by_host_and_port(url, kept, name):
@@ -81,7 +82,8 @@ def test_an_endpoint_is_named_by_host_and_port(url, kept, name):
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("https://h:1", "https to engines is not available"),
+        ("https://h:1/v1", "holds more than https://host:port"),
+        ("https:h", "is not http://host:port or https://"),
         ("h:8000", "is not http://"),
         ("ftp://h", "is not http://"),
         ("http://", "names no host"),

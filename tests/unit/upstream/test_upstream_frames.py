@@ -18,6 +18,9 @@ class Deaf(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         pass
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
 
 class Body:
     """A reader that keeps the body, framed chunks and parsed ones in the order in which they came."""
@@ -38,6 +41,9 @@ class Body:
         start = payload_start(chunk)
         assert start
         self.got.append(chunk[start:-2])
+
+    def on_trailers(self, trailers: object) -> None:
+        raise AssertionError(trailers)
 
     def on_end(self) -> None:
         self.ended = True

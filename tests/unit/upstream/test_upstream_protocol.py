@@ -61,13 +61,24 @@ async def test_a_body_that_a_reset_cuts_off_is_no_answer():
             await leg.read(100)
 
 
-async def test_trailers_are_dropped_and_the_connection_is_kept():
-    answer = CHUNKED + b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nx-trailer: 1\r\nx-other: 2\r\n\r\n"
-    async with scripted(always(answer)) as engine:
-        for _ in range(2):
+async def test_trailers_are_kept_and_cost_the_connection_nothing():
+    trailed = CHUNKED + b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nX-Trailer: 1\r\nx-other: 2\r\n\r\n"
+    answers = [trailed, CHUNKED + b"2\r\nok\r\n0\r\n\r\n", trailed]
+
+    async def script(talk: Talk) -> None:
+        for answer in answers:
+            await talk.request()
+            talk.write(answer)
+        await talk.gone()
+
+    async with scripted(script) as engine:
+        got = []
+        for _ in answers:
             leg = await engine.opened()
-            assert await leg.read(100) == b"abcde"
+            got.append((await leg.read(100), list(leg.trailers)))
             assert leg.headers == [(b"transfer-encoding", b"chunked")]
+        told = [(b"x-trailer", b"1"), (b"x-other", b"2")]
+        assert got == [(b"abcde", told), (b"ok", []), (b"abcde", told)]
         assert engine.connections == 1
 
 
@@ -200,6 +211,9 @@ class Noted:
         self.told.append(chunk)
         if self._leaves is not None:
             self._leaves.abort()
+
+    def on_trailers(self, trailers) -> None:
+        self.told.append(trailers)
 
     def on_end(self) -> None:
         self.told.append("end")
