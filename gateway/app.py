@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gateway import connectors
 from gateway.api.admin import build_admin
@@ -16,12 +18,14 @@ from gateway.api.edges import build_edges
 from gateway.api.inference import InferenceRoutes
 from gateway.api.server import Server
 from gateway.clock import chance, monotonic_s
-from gateway.config import Config, split_address
+from gateway.config import Config
+from gateway.config_types import split_address
 from gateway.dataplane.forward import Forwarder
 from gateway.dataplane.handle import DataPlane, stopping_error
 from gateway.dataplane.route import Router
 from gateway.dataplane.two_hop import PrefillLeg
 from gateway.discovery.static import StaticSource
+from gateway.endpoints import Command, Done, Endpoints
 from gateway.errors import ConfigError
 from gateway.flowcontrol.controller import BAND, Admission
 from gateway.observability.loop_lag import measure_loop_lag
@@ -32,6 +36,7 @@ from gateway.pool.health import Limits, State
 from gateway.pool.store import Pool
 from gateway.pool.watch import Watch
 from gateway.prefix.index import PrefixIndex
+from gateway.reload import Reload, Reread
 from gateway.upstream.client import LegTimeouts
 from gateway.upstream.engines import Engines
 from gateway.upstream.tls import Tls
@@ -50,6 +55,7 @@ class Parts:
 
     config: Config
     pool: Pool
+    endpoints: Endpoints
     engines: Engines
     index: PrefixIndex
     admission: Admission
@@ -60,13 +66,13 @@ class Parts:
 
 
 class Gateway:
-    """One gateway process: `run` serves until `stop` is called.
+    """One gateway process: `run` serves until `stop` is called; `reload` has it read its configuration again.
 
     Once `started` is set it listens: `address` is (host, port) of the inference API, `admin_address` that of the admin
-    API, None where it is off.
+    API, None where it is off. `reread` reads the sources of the configuration again; it raises ConfigError.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, reread: Reread | None = None) -> None:
         self.config = config
         self.parts: Parts | None = None
         self.address: tuple[str, int] | None = None
@@ -74,6 +80,9 @@ class Gateway:
         self.started = asyncio.Event()
         self._stop = asyncio.Event()
         self._end_now = asyncio.Event()
+        self._closed = False
+        self._reload = Reload(reread, lambda: self.config, self._apply)
+        self._live: _Live | None = None
 
     async def run(self) -> None:
         """Serve until `stop`. Raises ConfigError where an address cannot be listened on."""
@@ -81,26 +90,30 @@ class Gateway:
             listener = sockets.enter_context(_listen(self.config.listen, "listen"))
             admin = self.config.admin.listen
             admin_listener = sockets.enter_context(_listen(admin, "admin.listen")) if admin is not None else None
-            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_stopping)
-            edges = Bridge(build_edges(parts.pool, parts.metrics, self._is_stopping))
-            server = Server(InferenceRoutes(parts.data_plane, edges), _bounds(self.config))
+            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_closed)
+            edges = Bridge(build_edges(parts.pool, parts.metrics, self._stop.is_set))
+            routes = InferenceRoutes(parts.data_plane, edges)
+            server = Server(routes, _bounds(self.config))
             self.address = listener.getsockname()[:2]
             served = [(server, listener)]
             if admin_listener is not None:
-                app = build_admin(parts.pool, parts.receipts, self.config.admin.token, monotonic_s)
+                perform = _performed_here(parts.endpoints)
+                app = build_admin(parts.pool, parts.receipts, perform, lambda: self.config.admin.token, monotonic_s)
                 served.append((Server(Bridge(app), _bounds(self.config)), admin_listener))
                 self.admin_address = admin_listener.getsockname()[:2]
             try:
-                await self._run(parts, served)
+                await self._run(parts, routes, served)
             finally:
                 parts.engines.close()
 
-    async def _run(self, parts: Parts, served: list[tuple[Server, socket.socket]]) -> None:
+    async def _run(self, parts: Parts, routes: InferenceRoutes, served: list[tuple[Server, socket.socket]]) -> None:
         async with asyncio.TaskGroup() as group:
             watch = Watch(parts.pool, self.config.scrape, self.config.health, group, parts.tls)
-            source = StaticSource(self.config.discovery.static.endpoints)
+            parts.endpoints.apply = watch.apply
+            live = self._live = _Live(group, watch, routes, [server for server, _ in served])
+            live.discover(self.config, parts.endpoints)
             background = [
-                group.create_task(watch.run(source), name="discovery"),
+                group.create_task(self._reload.run(), name="reload"),
                 group.create_task(measure_loop_lag(parts.metrics.loop_lag), name="loop lag"),
             ]
             for server, sock in served:
@@ -110,25 +123,32 @@ class Gateway:
             if self.admin_address is not None:
                 logger.info("admin API on http://%s:%d", *self.admin_address)
             await self._stop.wait()
-            await self._wind_up([server for server, _ in served], group)
-            for task in background:
+            await self._wind_up(live.servers, group)
+            for task in (*background, *live.discovery):
                 task.cancel()
             for endpoint in parts.pool:
                 watch.stop(endpoint.name)
         logger.info("stopped")
 
     async def _wind_up(self, servers: list[Server], group: asyncio.TaskGroup) -> None:
-        """Give what is in flight its grace, end what is left, close all; health checks are answered meanwhile."""
-        inference = servers[0]
-        grace_s = self.config.drain.grace_s
-        in_flight = inference.in_flight
+        """Serve on for the delay, give what is in flight its grace, end what is left, close all.
+
+        Health checks are answered meanwhile, with 503.
+        """
+        inference, drain = servers[0], self.config.drain
         logger.info(
-            "stopping: %d requests in flight, up to %g s for them (a second signal ends them now)", in_flight, grace_s
+            "stopping: %d requests in flight, up to %g s for them%s (a second signal ends them now)",
+            inference.in_flight,
+            drain.grace_s,
+            f", after {drain.delay_s:g} s in which new ones are served" if drain.delay_s else "",
         )
+        ended = group.create_task(self._end_now.wait(), name="second signal")
+        if drain.delay_s:
+            await asyncio.wait({ended}, timeout=drain.delay_s)
+        self._closed = True
         inference.drain()
         idle = group.create_task(inference.wait_idle(), name="drain")
-        ended = group.create_task(self._end_now.wait(), name="second signal")
-        await asyncio.wait({idle, ended}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({idle, ended}, timeout=drain.grace_s, return_when=asyncio.FIRST_COMPLETED)
         idle.cancel()
         ended.cancel()
         for server in servers:
@@ -136,13 +156,55 @@ class Gateway:
             await server.close()
 
     def stop(self) -> None:
-        """Take no requests; those in flight have `drain.grace_s`, or none after a second call."""
+        """Be not ready, and after `drain.delay_s` take no requests; those in flight then have `drain.grace_s`.
+
+        A second call ends all of it now.
+        """
         if self._stop.is_set():
             self._end_now.set()
         self._stop.set()
 
-    def _is_stopping(self) -> bool:
-        return self._stop.is_set()
+    def reload(self) -> None:
+        """Have the configuration read again; what can change while running does, and nothing in flight is dropped."""
+        self._reload.ask()
+
+    def reconfigure(self, config: Config) -> None:
+        """Go on by another configuration that somebody else has read, as a reload does."""
+        self._reload.take(config)
+
+    def _apply(self, old: Config, new: Config) -> None:
+        if self.parts is None or self._live is None:
+            return
+        self.parts = reconfigured(self.parts, new)
+        self.config = new
+        self._live.routes.data_plane = self.parts.data_plane
+        self._live.watch.configure(new.scrape, new.health)
+        for server in self._live.servers:
+            server.bounds = _bounds(new)
+        if old.discovery != new.discovery:
+            self._live.discover(new, self.parts.endpoints)
+
+    def _is_closed(self) -> bool:
+        """Whether no new inference requests are taken."""
+        return self._closed
+
+
+@dataclass(slots=True)
+class _Live:
+    """What a running gateway has beside its parts, and a reload reaches."""
+
+    group: asyncio.TaskGroup
+    watch: Watch
+    routes: InferenceRoutes
+    servers: list[Server]
+    discovery: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def discover(self, config: Config, endpoints: Endpoints) -> None:
+        """Follow the configured source of endpoints, and no other from now on."""
+        for task in self.discovery:
+            task.cancel()
+        source = StaticSource(config.discovery.static.endpoints)
+        self.discovery = [self.group.create_task(endpoints.follow(source), name="discovery")]
 
 
 def _bounds(config: Config) -> Bounds:
@@ -152,17 +214,14 @@ def _bounds(config: Config) -> Bounds:
 
 def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool]) -> Parts:
     """Return the parts of a gateway for `config`, wired; nothing runs yet. `stopping()`: take no new requests."""
-    flow, timeouts = config.flow_control, config.timeouts
-    pool = Pool(
-        Limits(config.health.healthy_after, config.health.unhealthy_after), stale_after_s=config.scrape.stale_after_s
-    )
+    flow = config.flow_control
+    pool = Pool(_limits(config), stale_after_s=config.scrape.stale_after_s)
     tls = Tls(config.upstream_tls.settings)
     engines = Engines(loop, config.max_connections, tls)
     index = PrefixIndex(INDEX_BLOCKS_PER_ENDPOINT)
     admission = Admission(pool, flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s, monotonic_s)
     metrics = Metrics(lambda: _readings(pool), lambda: {BAND: admission.waiting})
     receipts = Receipts()
-    connector = connectors.load(config.disaggregation.connector)
     router = Router(
         pool,
         _profile(config),
@@ -172,8 +231,6 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         monotonic_s,
         chance,
     )
-    answer = LegTimeouts(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s, timeouts.total_s)
-    prefill = LegTimeouts(timeouts.connect_s, timeouts.prefill_s, timeouts.prefill_s, timeouts.prefill_s)
     pool.on_identity_change.append(lambda endpoint: index.drop(endpoint.name))
     pool.on_identity_change.append(engines.drop)
     pool.on_state.append(lambda endpoint: _count_ejection(endpoint, metrics))
@@ -181,27 +238,79 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
         pool=pool,
         admission=admission,
         router=router,
-        prefill_leg=PrefillLeg(engines, prefill, connector, metrics),
-        forwarder=Forwarder(engines, answer, config.retries.max_attempts, metrics),
-        connector=connector,
         metrics=metrics,
         receipts=receipts,
-        total_s=timeouts.total_s,
-        receipt_headers=config.routing.receipt_headers,
         stopping=stopping,
+        **_settings(config, engines, metrics),
     )
-    return Parts(config, pool, engines, index, admission, metrics, receipts, data_plane, tls)
+    endpoints = Endpoints(pool, monotonic_s)
+    return Parts(config, pool, endpoints, engines, index, admission, metrics, receipts, data_plane, tls)
 
 
-def run_until_signal(config: Config) -> None:
-    """Serve in this thread, on uvloop, until SIGINT or SIGTERM; raise ConfigError where it cannot start."""
+def reconfigured(parts: Parts, config: Config) -> Parts:
+    """Return the same parts with a data plane for `config`; what they share follows it from now on.
+
+    Requests that wait are planned by the new configuration; those on their way go on by the data plane they began with.
+    """
+    flow, profile = config.flow_control, _profile(config)
+    data_plane = replace(parts.data_plane, **_settings(config, parts.engines, parts.metrics))
+    parts.engines.configure(config.max_connections)
+    parts.pool.configure(_limits(config), config.scrape.stale_after_s)
+    data_plane.router.configure(profile, config.disaggregation.mode, flow.max_in_flight_per_endpoint)
+    parts.admission.configure(flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s)
+    return replace(parts, config=config, data_plane=data_plane)
+
+
+def _settings(config: Config, engines: Engines, metrics: Metrics) -> dict[str, Any]:
+    """Return the fields of a data plane that a configuration decides."""
+    timeouts = config.timeouts
+    connector = connectors.load(config.disaggregation.connector)
+    answer = LegTimeouts(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s, timeouts.total_s)
+    prefill = LegTimeouts(timeouts.connect_s, timeouts.prefill_s, timeouts.prefill_s, timeouts.prefill_s)
+    return {
+        "prefill_leg": PrefillLeg(engines, prefill, connector, metrics),
+        "forwarder": Forwarder(engines, answer, config.retries.max_attempts, metrics),
+        "connector": connector,
+        "total_s": timeouts.total_s,
+        "receipt_headers": config.routing.receipt_headers,
+    }
+
+
+def _limits(config: Config) -> Limits:
+    return Limits(config.health.healthy_after, config.health.unhealthy_after)
+
+
+def _performed_here(endpoints: Endpoints) -> Callable[[Command], Awaitable[Done]]:
+    async def perform(command: Command) -> Done:
+        return endpoints.perform(command)
+
+    return perform
+
+
+def run_until_signal(config: Config, reread: Reread | None = None) -> None:
+    """Serve in this thread, on uvloop, until SIGINT or SIGTERM; raise ConfigError where it cannot start.
+
+    With `reread`, SIGHUP has the configuration read again; where it says that the terminal of this process was closed,
+    it is taken for SIGTERM.
+    """
     import uvloop
 
+    terminal = next((one for one in range(3) if os.isatty(one)), None)
+
     async def serve() -> None:
-        gateway = Gateway(config)
+        gateway = Gateway(config, reread)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, gateway.stop)
+
+        def hang_up() -> None:
+            if terminal is None or os.isatty(terminal):
+                gateway.reload()
+            else:
+                gateway.stop()
+
+        if reread is not None:
+            loop.add_signal_handler(signal.SIGHUP, hang_up)
         await gateway.run()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -3,90 +3,28 @@
 Where values come from (file, environment, flags) and how errors are worded is `gateway/config_source.py`.
 """
 
-import ipaddress
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from gateway.config_types import (
+    Address,
+    Count,
+    Seconds,
+    Section,
+    Switch,
+    Text,
+    Unavailable,
+    is_loopback,
+    off_is_a_word,
+    refuse,
+    split_address,
+)
 from gateway.upstream.tls import TlsProblem, TlsSettings, check
 from scorers.model import Role
-
-
-def _refuse(message: str) -> NoReturn:
-    raise PydanticCustomError("twohop", "{message}", {"message": message})
-
-
-def _not_available(value: object) -> None:
-    if value is not None:
-        _refuse("is not available in this version: leave it out")
-
-
-def _off_is_a_word(value: object) -> object:
-    """YAML reads a bare `off` as false."""
-    return "off" if value is False else value
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Return host (without brackets) and port of `host:port` or `[ipv6]:port`; raise ValueError where it is neither."""
-    host, colon, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    host = host[1:-1] if bracketed else host
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ValueError(text)
-    if bracketed:
-        ipaddress.IPv6Address(host)
-    elif any(char in host for char in ":[]/@ "):
-        raise ValueError(text)
-    return host, int(port)
-
-
-def _address(value: str) -> str:
-    try:
-        split_address(value)
-    except ValueError:
-        _refuse(f"{value!r} is not host:port (an IPv6 host stands in brackets)")
-    return value
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` can be reached from this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-Unavailable = Annotated[None, BeforeValidator(_not_available)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-Count = Annotated[int, Field(ge=1, strict=True)]
-Switch = Annotated[bool, Field(strict=True)]
-Text = Annotated[str, Field(min_length=1)]
-Address = Annotated[str, AfterValidator(_address)]
-
-
-class Section(BaseModel):
-    """A part of the configuration: frozen, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_section(cls, data: Any) -> Any:
-        """A section whose keys are all commented out reads as null: the defaults hold."""
-        return {} if data is None else data
 
 
 class AdminConfig(Section):
@@ -103,7 +41,7 @@ class AdminConfig(Section):
     def _check_open(cls, value: str | None, info: ValidationInfo) -> str | None:
         without_token = info.data.get("token", "wrong, and told so") is None
         if value is not None and without_token and not is_loopback(split_address(value)[0]):
-            _refuse(f"{value!r} is open to other machines: set admin.token, or listen on 127.0.0.1")
+            refuse(f"{value!r} is open to other machines: set admin.token, or listen on 127.0.0.1")
         return value
 
 
@@ -126,7 +64,15 @@ class EndpointConfig(Section):
     @classmethod
     def _check_name(cls, value: str) -> str:
         if not value.isprintable():  # it stands in headers and in lines of text
-            _refuse(f"{value!r} holds what cannot be printed")
+            refuse(f"{value!r} holds what cannot be printed")
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _check_labels(cls, value: dict[str, str]) -> dict[str, str]:
+        for text in (*value, *value.values()):
+            if not text.isprintable():
+                refuse(f"{text!r} holds what cannot be printed")
         return value
 
     @model_validator(mode="before")
@@ -143,18 +89,18 @@ _ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
 def _engine_url(value: str) -> str:
     """Return `value` without a trailing slash where it is a URL that the data plane can reach."""
     if not value.startswith(("http://", "https://")):
-        _refuse(f"{value!r} is not http://host:port or https://host:port")
+        refuse(f"{value!r} is not http://host:port or https://host:port")
     try:
         parts = urlsplit(value)
         names_host = bool(parts.hostname) and parts.port != 0
     except ValueError:
         names_host = False
     if not names_host:
-        _refuse(f"{value!r} names no host, or no port from 1 to 65535")
+        refuse(f"{value!r} names no host, or no port from 1 to 65535")
     if value.rstrip("/") != f"{parts.scheme}://{parts.netloc}" or parts.username is not None:
-        _refuse(f"{value!r} holds more than {parts.scheme}://host:port")
+        refuse(f"{value!r} holds more than {parts.scheme}://host:port")
     if not _ADDRESS.fullmatch(parts.netloc):
-        _refuse(
+        refuse(
             f"{value!r} is not {parts.scheme}://host:port with a host in ASCII letters or an IPv6 address in brackets"
         )
     return value.rstrip("/")
@@ -171,7 +117,7 @@ class StaticDiscoveryConfig(Section):
         names = [one.name for one in endpoints]
         twice = sorted({repr(name) for name in names if names.count(name) > 1})
         if twice:
-            _refuse(f"two endpoints are named {', '.join(twice)}: give each a name of its own")
+            refuse(f"two endpoints are named {', '.join(twice)}: give each a name of its own")
         return endpoints
 
 
@@ -243,7 +189,7 @@ class RoutingConfig(Section):
 class KvEventsConfig(Section):
     """Engines' KV cache events (not read in this version)."""
 
-    mode: Annotated[Literal["auto", "off"], BeforeValidator(_off_is_a_word)] = Field(
+    mode: Annotated[Literal["auto", "off"], BeforeValidator(off_is_a_word)] = Field(
         default="auto", description="auto or off"
     )
 
@@ -310,7 +256,7 @@ class UpstreamTlsConfig(Section):
         try:
             check(self.settings)
         except TlsProblem as problem:
-            _refuse(str(problem))
+            refuse(str(problem))
         return self
 
     @property
@@ -347,7 +293,13 @@ class StateConfig(Section):
 class DrainConfig(Section):
     """How the gateway stops."""
 
-    grace_s: Seconds = Field(default=60.0, description="seconds for requests in flight to end after SIGTERM")
+    grace_s: Seconds = Field(
+        default=60.0, description="seconds for requests in flight to end, after SIGTERM and delay_s"
+    )
+    delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = Field(
+        default=0.0,
+        description="seconds after SIGTERM in which new requests are still served, while health checks say 503",
+    )
 
 
 class Config(Section):
@@ -379,7 +331,7 @@ class Config(Section):
     def _check_connections(self) -> "Config":
         in_flight, most = self.flow_control.max_in_flight_per_endpoint, self.upstream.max_connections
         if most is not None and most < in_flight:
-            _refuse(
+            refuse(
                 f"upstream.max_connections: {most} is less than flow_control.max_in_flight_per_endpoint ({in_flight}):"
                 " requests would wait for a connection after their turn had come"
             )

@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config import DEFAULT_SCORERS, Config
+from gateway.config import DEFAULT_SCORERS, Config, EndpointConfig
 from gateway.errors import ConfigError
 
 PREFIX = "TWOHOP_"
@@ -120,6 +120,18 @@ def load(
     if draft.problems or config is None:
         raise ConfigError("\n".join(draft.problems))
     return config
+
+
+def read_endpoint(given: object) -> tuple[EndpointConfig | None, list[str]]:
+    """Return the endpoint of a mapping as in `discovery.static.endpoints`; or None, and all that is wrong with it."""
+    draft = _Draft()
+    try:
+        return EndpointConfig.model_validate(given), []
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            draft.complain(detail["loc"], _wording(detail, EndpointConfig), "endpoint")
+    told = "\n".join(draft.problems).encode("utf-8", "backslashreplace").decode()  # JSON may hold what is no text
+    return None, [problem.removeprefix("endpoint: ") for problem in told.split("\n")]
 
 
 def _read_file(draft: _Draft, path: Path) -> None:
@@ -249,12 +261,12 @@ def _validate(draft: _Draft) -> Config | None:
         return None
 
 
-def _wording(detail: ErrorDetails) -> str:
-    """Return one of pydantic's findings in our words."""
+def _wording(detail: ErrorDetails, root: type[BaseModel] = Config) -> str:
+    """Return one of pydantic's findings about a `root` in our words."""
     kind, path, limits = detail["type"], detail["loc"], detail.get("ctx", {})
     given = "what is given" if path[-1:] == ("token",) else repr(detail["input"])
     if kind == "extra_forbidden":
-        return f"unknown key; {nearest(str(path[-1]), _names_at(path[:-1]))}"
+        return f"unknown key; {nearest(str(path[-1]), _names_at(path[:-1], root))}"
     if kind == "literal_error":
         words = re.findall(r"'([^']*)'", limits["expected"])
         return f"{given} is not one of {', '.join(words)}; {nearest(str(detail['input']), words)}"
@@ -267,9 +279,9 @@ def _wording(detail: ErrorDetails) -> str:
     return f"{detail['msg'].replace('Input should', 'must', 1)}, not {given}"
 
 
-def _names_at(path: Path_) -> Iterable[str]:
-    """Return the keys that the section at `path` knows."""
-    kind = _kind_at(path)
+def _names_at(path: Path_, root: type[BaseModel]) -> Iterable[str]:
+    """Return the keys that the section at `path` below a `root` knows."""
+    kind = _kind_at(path, root)
     return kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else ()
 
 
@@ -278,9 +290,9 @@ def _holds_text(path: Path_) -> bool:
     return _kind_at(path) is str
 
 
-def _kind_at(path: Path_) -> Any:
+def _kind_at(path: Path_, root: type[BaseModel] = Config) -> Any:
     """Return the type that the models give the value at `path`, without null and constraints; None if unknown."""
-    kind: Any = Config
+    kind: Any = root
     for step in path:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             known = kind.model_fields.get(str(step))

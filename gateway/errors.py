@@ -6,6 +6,8 @@ GatewayError
 │   ├── InvalidApiKey          401 invalid_api_key
 │   ├── ModelForbidden         403 model_forbidden
 │   ├── ModelNotFound          404 model_not_found
+│   ├── EndpointUnknown        404 endpoint_not_found  admin API
+│   ├── EndpointExists         409 endpoint_exists     admin API
 │   └── BodyTooLarge           413 body_too_large
 ├── CapacityError          nobody is at fault, there is no room now
 │   ├── QueueFull              429 queue_full          Retry-After
@@ -15,7 +17,7 @@ GatewayError
 │   ├── UpstreamFailed         502 upstream_failed
 │   └── UpstreamTimeout        504 upstream_timeout
 ├── ClientGone             499, counted and logged, never answered, never held against an endpoint
-└── ConfigError            the configuration is at fault; raised at start only
+└── ConfigError            the configuration is at fault; raised at start, and at a reload, which is then refused
 
 An engine's own 4xx is no error here: it passes through unchanged.
 """
@@ -90,6 +92,18 @@ class ModelNotFound(CallerError):
         shown = ", ".join(names[:_NAMES_SHOWN]) or "nothing at this moment"
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         super().__init__(f"no endpoint serves the model {cut(model)!r}; served: {shown}{more}", param="model")
+
+
+class EndpointUnknown(CallerError):
+    """An admin verb names an endpoint that is not there."""
+
+    status, type, code = 404, "not_found_error", "endpoint_not_found"
+
+
+class EndpointExists(CallerError):
+    """The name of a new endpoint is taken."""
+
+    status, type, code = 409, "invalid_request_error", "endpoint_exists"
 
 
 class BodyTooLarge(CallerError):

@@ -2,32 +2,28 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 
-from gateway.app import Gateway
+from gateway.app import Gateway, Parts
 from gateway.config import Config
 
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # loads no certificates, which would take longer than a test
 
 
 @asynccontextmanager
-async def run_gateway(endpoints: list[Any], ready: int | None = None, **sections: Any) -> AsyncIterator["Running"]:
-    """Run a gateway before `endpoints` (URLs, or mappings as in the configuration) until `ready` (all) are ready."""
+async def run_gateway(
+    endpoints: list[Any], ready: int | None = None, reread: Callable[[], Config] | None = None, **sections: Any
+) -> AsyncIterator["Running"]:
+    """Run a gateway before `endpoints` (URLs, or mappings as in the configuration) until `ready` (all) are ready.
+
+    `reread` gives the configuration that a reload finds.
+    """
     listed = [one if isinstance(one, dict) else {"url": one} for one in endpoints]
-    config = Config.model_validate(
-        {
-            "listen": "127.0.0.1:0",
-            "admin": {"listen": "127.0.0.1:0"},
-            "discovery": {"static": {"endpoints": listed}},
-            "drain": {"grace_s": 1.0},
-            **sections,
-        }
-    )
-    gateway = Gateway(config)
+    gateway = Gateway(Config.model_validate(settings(listed, **sections)), reread)
     task = asyncio.get_running_loop().create_task(gateway.run())
     try:
         starting = asyncio.ensure_future(gateway.started.wait())
@@ -45,6 +41,17 @@ async def run_gateway(endpoints: list[Any], ready: int | None = None, **sections
         await asyncio.wait_for(task, 20)
 
 
+def settings(endpoints: list[dict[str, Any]], **sections: Any) -> dict[str, Any]:
+    """Return the configuration of a gateway for tests before `endpoints`."""
+    return {
+        "listen": "127.0.0.1:0",
+        "admin": {"listen": "127.0.0.1:0"},
+        "discovery": {"static": {"endpoints": endpoints}},
+        "drain": {"grace_s": 1.0},
+        **sections,
+    }
+
+
 class Running:
     """A gateway that serves, and a client of it."""
 
@@ -53,11 +60,16 @@ class Running:
         assert gateway.admin_address is not None
         assert gateway.parts is not None
         self.gateway = gateway
-        self.parts = gateway.parts
         self.address = gateway.address
         self.url = "http://{}:{}".format(*gateway.address)
         self.admin_url = "http://{}:{}".format(*gateway.admin_address)
         self.client = httpx.AsyncClient(base_url=self.url, timeout=30, verify=PLAIN)
+
+    @property
+    def parts(self) -> Parts:
+        """What the gateway is made of now."""
+        assert self.gateway.parts is not None
+        return self.gateway.parts
 
     async def until_ready(self, count: int) -> None:
         """Wait until `count` endpoints are ready."""

@@ -1,21 +1,34 @@
-"""The admin API: what the gateway knows of its endpoints, and why each request went where it went."""
+"""The admin API: what the gateway knows of its endpoints, verbs on them, and why each request went where it went."""
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
-from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse
 
 from gateway.api.edges import shape_errors
-from gateway.errors import InvalidApiKey
+from gateway.endpoints import Command, Done
+from gateway.errors import InvalidApiKey, InvalidRequest
 from gateway.observability.receipts import Receipts
 from gateway.pool.store import Pool
 
 
-def build_admin(pool: Pool, receipts: Receipts, token: str | None, clock: Callable[[], float]) -> FastAPI:
-    """Return the admin app; `clock` is monotonic seconds. With a `token`, every route needs it as a Bearer token."""
+def build_admin(
+    pool: Pool,
+    receipts: Receipts,
+    perform: Callable[[Command], Awaitable[Done]],
+    current_token: Callable[[], str | None],
+    clock: Callable[[], float],
+) -> FastAPI:
+    """Return the admin app; `clock` is monotonic seconds, `perform` carries out a verb on endpoints.
+
+    While `current_token()` is not None, every route needs it as a Bearer token.
+    """
 
     async def check_token(request: Request) -> None:
+        token = current_token()
         if token is None:
             return
         given = request.headers.get("authorization", "").encode("latin-1")  # the bytes as they came
@@ -40,4 +53,36 @@ def build_admin(pool: Pool, receipts: Receipts, token: str | None, clock: Callab
             raise HTTPException(404, "no receipt of this request id is kept (the last 1,000 are)")
         return receipt.describe()
 
+    _add_verbs(app, perform)
     return app
+
+
+def _add_verbs(app: FastAPI, perform: Callable[[Command], Awaitable[Done]]) -> None:
+    async def answer(request: Request, command: Command) -> Response:
+        # A page from elsewhere, open in a browser that reaches this address, must not move endpoints.
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+            raise HTTPException(403, "refused: sent by a page from elsewhere")
+        done = await perform(command)
+        return JSONResponse(done["body"], done["status"])
+
+    @app.post("/admin/endpoints")
+    async def add(request: Request) -> Response:
+        try:
+            given = await request.json()
+        except (ValueError, RecursionError):  # no JSON, or no UTF-8
+            raise InvalidRequest("the body is not JSON") from None
+        return await answer(request, {"verb": "add", "endpoint": given})
+
+    # Names may hold slashes; the last word of the path is the verb.
+    @app.post("/admin/endpoints/{name:path}/drain")
+    async def drain(request: Request, name: str) -> Response:
+        return await answer(request, {"verb": "drain", "name": name})
+
+    @app.post("/admin/endpoints/{name:path}/undrain")
+    async def undrain(request: Request, name: str) -> Response:
+        return await answer(request, {"verb": "undrain", "name": name})
+
+    @app.delete("/admin/endpoints/{name:path}")
+    async def remove(request: Request, name: str) -> Response:
+        return await answer(request, {"verb": "remove", "name": name})

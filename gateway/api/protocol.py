@@ -305,6 +305,8 @@ class ClientConnection(asyncio.Protocol):
         elif self._ahead:
             ahead, self._ahead = self._ahead, b""
             self.data_received(ahead)
+        elif self._owner.draining and self._part == _BETWEEN:
+            transport.close()
         else:
             bounds = self._owner.bounds
             wait_s = (bounds.idle_s, bounds.head_s, bounds.body_s)[self._part]

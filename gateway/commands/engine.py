@@ -8,7 +8,7 @@ import sys
 
 import uvloop
 
-from gateway.config import split_address
+from gateway.config_types import split_address
 from gateway.simulator.faults import FAULTS, Faults
 from gateway.simulator.profiles import PROFILES
 from gateway.simulator.server import Options, SimServer

@@ -3,6 +3,7 @@
 import argparse
 import gc
 import sys
+from functools import partial
 from pathlib import Path
 
 from gateway.config_plugins import plugin_problems
@@ -16,7 +17,9 @@ EPILOG = """examples:
   twohop serve --config gateway.yaml
 
 Every key of the file can also be set in the environment: TWOHOP_ + its path in capitals, joined by two underscores
-(TWOHOP_ROUTING__RECEIPT_HEADERS=true). Flags override the environment, which overrides the file."""
+(TWOHOP_ROUTING__RECEIPT_HEADERS=true). Flags override the environment, which overrides the file.
+
+SIGHUP has all of them read again; SIGTERM and SIGINT stop the gateway once its requests are done."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,14 +48,15 @@ def run(args: argparse.Namespace) -> int:
         return 2
     try:
         flags = Flags(listen=args.listen, endpoints=tuple(args.endpoint), log_level=args.log_level)
-        config = load(args.config, process_environment(), flags, plugin_problems)
+        reread = partial(load, args.config, process_environment(), flags, plugin_problems)
+        config = reread()
         set_up_logs(config.log_level)
         from gateway.app import run_until_signal  # half a second of imports, after what can be refused at once
 
         # What the imports made lives as long as the process: keep the collector from walking over it again and again.
         gc.collect()
         gc.freeze()
-        run_until_signal(config)
+        run_until_signal(config, reread)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2

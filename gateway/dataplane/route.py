@@ -43,6 +43,10 @@ class Router:
         self._mode, self._max_in_flight = mode, max_in_flight
         self._clock, self._chance = clock, chance
 
+    def configure(self, profile: Profile, mode: str, max_in_flight: int) -> None:
+        """Decide by these from now on, for requests that wait too."""
+        self._profile, self._mode, self._max_in_flight = profile, mode, max_in_flight
+
     def plan(self, exchange: Exchange, request: InferenceRequest) -> Plan | None:
         """Return the route with its leases taken, or None where nobody can take the request now."""
         views = self._views()

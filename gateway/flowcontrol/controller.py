@@ -69,6 +69,11 @@ class Admission:
         pool.on_room.append(self._on_room)
         pool.on_state.append(lambda _: self.wake_next())
 
+    def configure(self, max_in_flight: int, max_queue: int, max_wait_s: float) -> None:
+        """Go by other limits from now on; who waits keeps its place, and the time it was given."""
+        self._max_in_flight, self._max_queue, self.max_wait_s = max_in_flight, max_queue, max_wait_s
+        self.wake_next()
+
     @property
     def waiting(self) -> int:
         """Requests in the queue now."""

@@ -10,8 +10,8 @@ from typing import TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
 LINE_CHARACTERS = 4000
-# httpx logs every request; uvicorn repeats what our own lines say, and warns of every stranger that speaks no HTTP.
-CHATTY = {"httpx": logging.WARNING, "httpcore": logging.WARNING, "uvicorn.error": logging.ERROR}
+# The simulated engine's server repeats what our own lines say, and warns of every stranger that speaks no HTTP.
+CHATTY = {"uvicorn.error": logging.ERROR}
 
 
 class OneLine(logging.Formatter):
@@ -41,7 +41,13 @@ def set_up_logs(level: str = "info", stream: TextIO | None = None) -> logging.Ha
     for old in [old for old in root.handlers if isinstance(old.formatter, OneLine)]:
         root.removeHandler(old)
     root.addHandler(handler)
+    set_level(level)
+    return handler
+
+
+def set_level(level: str) -> None:
+    """Log events from `level` (one of `LEVELS`) up from now on."""
+    root = logging.getLogger()
     root.setLevel(level.upper())
     for name, least in CHATTY.items():
         logging.getLogger(name).setLevel(max(root.level, least))
-    return handler

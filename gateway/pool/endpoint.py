@@ -227,6 +227,15 @@ class Endpoint:
         self.draining = on
         self._after_state(before)
 
+    def relabel(self, spec: EndpointSpec) -> None:
+        """Take on another spec of the same engine: same name, address and role, other labels."""
+        self.spec = spec
+        self._view = None
+
+    def configure(self, limits: Limits, stale_after_s: float) -> None:
+        """Judge by other limits from now on."""
+        self._limits, self._stale_after_s = limits, stale_after_s
+
     def leave(self) -> None:
         """Be out of the pool for good: not ready, and telling nobody; leases still out come back as before."""
         self.gone = True

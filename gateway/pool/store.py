@@ -4,6 +4,7 @@ Invariant: every callback runs synchronously inside the change that caused it, o
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gateway.pool.endpoint import Endpoint, EndpointSpec
@@ -75,9 +76,22 @@ class Pool:
         self._state_changed(endpoint)
         return endpoint
 
+    def configure(self, limits: Limits, stale_after_s: float) -> None:
+        """Judge every endpoint, now there or to come, by these limits from now on."""
+        self._limits, self._stale_after_s = limits, stale_after_s
+        for endpoint in self._endpoints.values():
+            endpoint.configure(limits, stale_after_s)
+
     def reconcile(self, specs: Iterable[EndpointSpec]) -> tuple[list[Endpoint], list[Endpoint]]:
-        """Make the pool hold exactly `specs`; return (added, removed). A changed spec is a removal and an addition."""
+        """Make the pool hold exactly `specs`; return (added, removed).
+
+        Other labels are taken on; any other change of a spec is a removal and an addition.
+        """
         wanted = {spec.name: spec for spec in specs}
+        for one in self:
+            spec = wanted.get(one.name)
+            if spec is not None and spec != one.spec and replace(spec, labels=one.spec.labels) == one.spec:
+                one.relabel(spec)
         gone = [one.name for one in self if wanted.get(one.name) != one.spec]
         removed = [endpoint for name in gone if (endpoint := self.remove(name)) is not None]
         added = [self.add(spec) for name, spec in wanted.items() if name not in self._endpoints]

@@ -5,7 +5,7 @@ Invariant: an endpoint that hangs, drips or lies delays no other, and its metric
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import msgspec
 from gateway.clock import chance, monotonic_s
 from gateway.config import HealthConfig, ScrapeConfig
 from gateway.discovery import Source
-from gateway.pool.endpoint import Endpoint, Model
+from gateway.pool.endpoint import Endpoint, EndpointSpec, Model
 from gateway.pool.health import Signal, State
 from gateway.pool.scrape import BadSample, parse
 from gateway.pool.store import Pool
@@ -72,11 +72,24 @@ class Watch:
     async def run(self, source: Source) -> None:
         """Make the pool hold what `source` tells, set by set, and follow each endpoint in it."""
         async for specs in source.sets():
-            added, removed = self._pool.reconcile(specs)
-            for endpoint in removed:
-                self.stop(endpoint.name)
-            for endpoint in added:
-                self.start(endpoint)
+            self.apply(specs)
+
+    def apply(self, specs: Iterable[EndpointSpec]) -> None:
+        """Make the pool hold exactly `specs`, and follow each of them."""
+        added, removed = self._pool.reconcile(specs)
+        for endpoint in removed:
+            self.stop(endpoint.name)
+        for endpoint in added:
+            self.start(endpoint)
+
+    def configure(self, scrape: ScrapeConfig, health: HealthConfig) -> None:
+        """Follow by other figures from now on: each endpoint is asked at once, and then at the new intervals."""
+        if (scrape, health) == (self._scrape, self._health):
+            return
+        self._scrape, self._health = scrape, health
+        for followed, _ in self._followed.values():
+            followed.probe_now.set()
+            followed.scrape_now.set()
 
     def start(self, endpoint: Endpoint) -> None:
         """Probe and scrape `endpoint` from now on."""

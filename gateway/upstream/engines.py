@@ -30,6 +30,12 @@ class Engines:
             self._pools[endpoint.name] = entry
         return Leg(endpoint.name, entry[1], timeouts, self._loop, elapsed_s)
 
+    def configure(self, max_connections: int) -> None:
+        """Let each endpoint have `max_connections` from now on; those open beyond it go when they end."""
+        self._max_connections = max_connections
+        for _, pool in self._pools.values():
+            pool.limit = max_connections
+
     def _pool(self, endpoint: Endpoint) -> ConnectionPool:
         spec = endpoint.spec
         tls = self._tls if spec.tls else None

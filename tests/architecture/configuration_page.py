@@ -8,7 +8,8 @@ import yaml
 from annotated_types import Ge, Gt
 from pydantic.fields import FieldInfo
 
-from gateway.config import Config, EndpointConfig, Section
+from gateway.config import Config, EndpointConfig
+from gateway.config_types import Section
 
 OPENING = """\
 YAML, given with `twohop serve --config FILE`. Unknown keys and keys given twice are errors; `twohop check-config FILE`

@@ -15,7 +15,9 @@ DECIDING = (
     "gateway/prefix/",
     "gateway/wire/",
     "gateway/connectors/",
+    "gateway/config_diff.py",
     "gateway/pool/health.py",
+    "gateway/pool/overrides.py",
     "gateway/pool/scrape.py",
 )
 

@@ -172,12 +172,18 @@ async def test_at_any_moment_of_two_hops_nothing_stays():
             await asyncio.sleep(life_s * 4 * number / 60)
             writer.transport.abort()
 
-        await asyncio.gather(*[cut(number) for number in range(60)])
-        await gateway.until_idle()
-        assert len(gateway.parts.receipts) == 62
-        left = [receipt for receipt in gateway.parts.receipts.latest(100) if receipt.status == 499]
         # Legs done when the client left: none (in prefill), one (in decode, before its head), two (in mid-stream).
-        assert {len(receipt.attempts) for receipt in left} == {0, 1, 2}
+        stages: set[int] = set()
+        for sent in range(62, 302, 60):
+            await asyncio.gather(*[cut(number) for number in range(60)])
+            await gateway.until_idle()
+            assert len(gateway.parts.receipts) == sent
+            left = [receipt for receipt in gateway.parts.receipts.latest(300) if receipt.status == 499]
+            stages |= {len(receipt.attempts) for receipt in left}
+            if stages == {0, 1, 2}:
+                break
+            life_s *= 2  # a busy machine: sixty at once live longer than one alone
+        assert stages == {0, 1, 2}
         async with asyncio.timeout(LEASE_S + 4):
             for engine in engines.values():
                 while (now := await figures(gateway, engine.url))["vllm:num_requests_running"] or now[

@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from gateway.config import AdminConfig, Config, EndpointConfig, ScorerConfig, is_loopback, split_address
+from gateway.config import AdminConfig, Config, EndpointConfig, ScorerConfig
+from gateway.config_types import is_loopback, split_address
 
 
 def test_the_defaults_are_the_documented_ones():

@@ -63,13 +63,6 @@ def test_a_second_set_up_writes_no_event_twice():
     assert len(written("info", (logging.INFO, "once"))) == 1
 
 
-def test_clients_that_log_each_request_are_quiet_even_at_debug():
-    stream = io.StringIO()
-    set_up_logs("debug", stream)
-    logging.getLogger("httpx").info("HTTP Request: GET http://127.0.0.1/")
-    assert stream.getvalue() == ""
-
-
 def test_a_level_above_warning_holds_for_other_people_s_loggers_too():
     stream = io.StringIO()
     set_up_logs("error", stream)

@@ -1,10 +1,12 @@
 """The pool: membership, models served and remembered, and who hears of what."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.pool import store
 from gateway.pool.endpoint import EndpointSpec, Model
-from gateway.pool.health import Signal
+from gateway.pool.health import Limits, Signal
 from gateway.pool.store import Pool
 
 
@@ -36,6 +38,21 @@ def test_reconcile_replaces_what_changed_and_keeps_what_did_not():
     assert ([one.spec.role for one in added], sorted(one.name for one in removed)) == (["decode"], ["b", "c"])
     assert (pool.get("a"), dropped) == (kept, ["prefill", "both"])
     assert pool.reconcile([spec("a"), spec("b", "decode")]) == ([], [])
+
+
+def test_other_labels_and_limits_leave_an_endpoint_what_it_is():
+    pool = Pool()
+    kept = pool.add(spec("a"))
+    make_ready(kept, "m")
+    told: list[object] = []
+    pool.on_identity_change.append(told.append)
+    labelled = replace(spec("a"), labels={"zone": "z"})
+    assert pool.reconcile([labelled]) == ([], [])
+    assert (pool.get("a"), kept.spec, kept.ready, told) == (kept, labelled, True, [])
+    assert pool.views(0.0)[0].labels == {"zone": "z"}
+    pool.configure(Limits(unhealthy_after=1), stale_after_s=5.0)
+    kept.observe(Signal.FAIL, "gone")
+    assert not kept.ready
 
 
 def test_views_show_every_endpoint_in_order():
