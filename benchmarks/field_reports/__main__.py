@@ -8,6 +8,7 @@ import asyncio
 import importlib
 import pkgutil
 import re
+import signal
 import sys
 import time
 import traceback
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no such case: {', '.join(unknown)}")
     size = SMALL if args.small else FULL
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the gateway under test is ended too
     passed = [_run(case, known[case], size) for case in wanted]
     print(f"{sum(passed)} of {len(passed)} passed")
     return 0 if all(passed) else 1
