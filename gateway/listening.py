@@ -89,7 +89,7 @@ def _listen(address: str, key: str) -> socket.socket:
 
 
 def _socket(family: int) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.setblocking(False)
     return made

@@ -28,7 +28,7 @@ def build_admin(everyone: Everyone, current_token: Callable[[], str | None]) -> 
         if not hmac.compare_digest(given, f"Bearer {token}".encode()):
             raise InvalidApiKey("the admin API needs its token: Authorization: Bearer <admin.token>")
 
-    app = FastAPI(title="twohop admin", openapi_url=None, dependencies=[Depends(check_token)])
+    app = FastAPI(title="twohop admin", openapi_url=None, redirect_slashes=False, dependencies=[Depends(check_token)])
     shape_errors(app)
 
     @app.get("/admin/endpoints")

@@ -61,15 +61,14 @@ def _add_models(app: FastAPI, pool: Pool) -> None:
     @app.api_route("/v1/models/{model_id:path}", methods=READ)
     async def model(model_id: str) -> Any:
         served = pool.served_models()
-        for known in (model_id, f"/{model_id}"):  # a proxy in front may have merged `//`, where an id is a file's path
-            if known in served:
-                return served[known]
-        raise ModelNotFound(model_id, served)
+        if model_id not in served:
+            raise ModelNotFound(model_id, served)
+        return served[model_id]
 
 
 def build_edges(pool: Pool, metrics: Metrics, stopping: Callable[[], bool]) -> FastAPI:
     """Return the app for everything on `listen` but the inference routes."""
-    app = FastAPI(title="twohop", openapi_url=None)
+    app = FastAPI(title="twohop", openapi_url=None, redirect_slashes=False)
     shape_errors(app)
 
     # So that another method gets 405 with Allow, not 404; those listed here are taken before this app.

@@ -81,6 +81,8 @@ class DataPlane:
             extra = self._receipt_headers(exchange, 0 if request is None else request.prompt_bytes)
             await relay(exchange, leg, extra, self.metrics.inter_token, continuation)
         except GatewayError as error:
+            if exchange.client.gone:  # it left in the very moment in which this failed
+                raise ClientGone from error
             exchange.outcome = exchange.outcome and error.code
             if not exchange.receipt.route:
                 exchange.receipt.route, exchange.receipt.reason = "none", error.code

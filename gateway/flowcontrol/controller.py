@@ -65,7 +65,8 @@ class Admission:
         self._woken: dict[str, int] = {}
         self._waiting = self._entered = 0
         self._last_finish_s = clock()
-        self._finish_gap_s = 1.0
+        self._finish_gap_s = 1.0  # while `_gaps`, the number of gaps seen, is 0
+        self._gaps, self._busy = 0, False
         pool.on_room.append(self._on_room)
         pool.on_state.append(lambda _: self.wake_next())
 
@@ -86,6 +87,8 @@ class Admission:
 
     def may_go(self, model: str) -> bool:
         """Whether a new request may try at once: nobody before it waits or is about to try, and there is room."""
+        if not self._busy:
+            self._last_finish_s, self._busy = self._clock(), True
         return model not in self._places and model not in self._woken and self._has_room(model)
 
     def enter(self, model: str, loop: asyncio.AbstractEventLoop, before: Place | None = None) -> Place:
@@ -151,10 +154,13 @@ class Admission:
                 return True
         return False
 
-    def _on_room(self, _: Endpoint) -> None:
+    def _on_room(self, endpoint: Endpoint) -> None:
         now_s = self._clock()
-        gap_s, self._last_finish_s = min(now_s - self._last_finish_s, 10.0), now_s
-        self._finish_gap_s += _RATE_WEIGHT * (gap_s - self._finish_gap_s)
+        if self._busy:  # the gap behind an idle time says nothing of how fast a line moves
+            self._gaps += 1
+            gap_s = now_s - self._last_finish_s
+            self._finish_gap_s += max(_RATE_WEIGHT, 1.0 / self._gaps) * (gap_s - self._finish_gap_s)
+        self._last_finish_s, self._busy = now_s, endpoint.in_flight > 0 or self._waiting > 0
         if self._places:
             self.wake_next()
 

@@ -372,8 +372,11 @@ async def test_retry_after_follows_the_rate_at_which_requests_end():
     room = Room()
     endpoint = room.ready("a", "m")
     for _ in range(100):
+        room.now_s += 50.0  # nothing to do meanwhile
+        assert room.admission.may_go("m")
+        lease = endpoint.lease()
         room.now_s += 4.0
-        endpoint.lease().release()
+        lease.release()
     for _ in range(4):
         room.admission.enter("m", room.loop)
     assert room.admission.retry_after_s() == 20
