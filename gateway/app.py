@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,24 +18,33 @@ from gateway.api.inference import InferenceRoutes
 from gateway.api.server import Server
 from gateway.clock import chance, monotonic_s
 from gateway.config import Config
-from gateway.config_types import split_address
 from gateway.dataplane.forward import Forwarder
 from gateway.dataplane.handle import DataPlane, stopping_error
+from gateway.dataplane.responses import Responses
 from gateway.dataplane.route import Router
 from gateway.dataplane.two_hop import PrefillLeg
 from gateway.discovery.static import StaticSource
-from gateway.endpoints import Command, Done, Endpoints
-from gateway.errors import ConfigError
+from gateway.endpoints import Endpoints
+from gateway.errors import ShuttingDown
 from gateway.flowcontrol.controller import BAND, Admission
+from gateway.flowcontrol.retry_budget import RetryBudget
+from gateway.listening import Sockets, listen, log_addresses
 from gateway.observability.loop_lag import measure_loop_lag
 from gateway.observability.metrics import EndpointReading, Metrics
 from gateway.observability.receipts import Receipts
+from gateway.observability.snapshot import Snapshot
+from gateway.pool import ejection
 from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Limits, State
 from gateway.pool.store import Pool
 from gateway.pool.watch import Watch
 from gateway.prefix.index import BLOCK_BYTES, PrefixIndex
 from gateway.reload import Reload, Reread
+from gateway.state import SharedState
+from gateway.state.index import SharedIndex
+from gateway.state.memory import MemoryState
+from gateway.state.together import Everyone
+from gateway.terminal import on_hang_up
 from gateway.upstream.client import LegTimeouts
 from gateway.upstream.engines import Engines
 from gateway.upstream.tls import Tls
@@ -63,6 +71,7 @@ class Parts:
     metrics: Metrics
     receipts: Receipts
     data_plane: DataPlane
+    everyone: Everyone
     tls: Tls
 
 
@@ -70,11 +79,21 @@ class Gateway:
     """One gateway process: `run` serves until `stop` is called; `reload` has it read its configuration again.
 
     Once `started` is set it listens: `address` is (host, port) of the inference API, `admin_address` that of the admin
-    API, None where it is off. `reread` reads the sources of the configuration again; it raises ConfigError.
+    API, None where it is off. `reread` reads the sources of the configuration again; it raises ConfigError. `sockets`
+    are listened on already and closed at the end; without them it listens where `config` says. `state` is what it
+    shares with the other processes of the gateway; without it there are none.
     """
 
-    def __init__(self, config: Config, reread: Reread | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        reread: Reread | None = None,
+        sockets: Sockets | None = None,
+        state: SharedState | None = None,
+    ) -> None:
         self.config = config
+        self._given = sockets
+        self._state = state or MemoryState()
         self.parts: Parts | None = None
         self.address: tuple[str, int] | None = None
         self.admin_address: tuple[str, int] | None = None
@@ -88,18 +107,18 @@ class Gateway:
     async def run(self) -> None:
         """Serve until `stop`. Raises ConfigError where an address cannot be listened on."""
         with contextlib.ExitStack() as sockets:
-            listener = sockets.enter_context(_listen(self.config.listen, "listen"))
-            admin = self.config.admin.listen
-            admin_listener = sockets.enter_context(_listen(admin, "admin.listen")) if admin is not None else None
-            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_closed)
+            listener, admin_listener = self._given or listen(self.config)
+            sockets.enter_context(listener)
+            if admin_listener is not None:
+                sockets.enter_context(admin_listener)
+            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_closed, self._state)
             edges = Bridge(build_edges(parts.pool, parts.metrics, self._stop.is_set))
             routes = InferenceRoutes(parts.data_plane, edges)
             server = Server(routes, _bounds(self.config))
             self.address = listener.getsockname()[:2]
             served = [(server, listener)]
             if admin_listener is not None:
-                perform = _performed_here(parts.endpoints)
-                app = build_admin(parts.pool, parts.receipts, perform, lambda: self.config.admin.token, monotonic_s)
+                app = build_admin(parts.everyone, lambda: self.config.admin.token)
                 served.append((Server(Bridge(app), _bounds(self.config)), admin_listener))
                 self.admin_address = admin_listener.getsockname()[:2]
             try:
@@ -109,7 +128,7 @@ class Gateway:
 
     async def _run(self, parts: Parts, routes: InferenceRoutes, served: list[tuple[Server, socket.socket]]) -> None:
         async with asyncio.TaskGroup() as group:
-            watch = Watch(parts.pool, self.config.scrape, self.config.health, group, parts.tls)
+            watch = Watch(parts.pool, self.config.scrape, self.config.health, group, parts.tls, parts.engines.stirred)
             parts.endpoints.apply = watch.apply
             live = self._live = _Live(group, watch, routes, [server for server, _ in served])
             live.discover(self.config, parts.endpoints)
@@ -117,12 +136,14 @@ class Gateway:
                 group.create_task(self._reload.run(), name="reload"),
                 group.create_task(measure_loop_lag(parts.metrics.loop_lag), name="loop lag"),
             ]
+            await asyncio.sleep(0)  # discovery has begun: orders of the others are about endpoints that are there
+            await self._state.join(parts.everyone)
+            background.append(group.create_task(self._share(), name="shared state"))
             for server, sock in served:
                 await server.listen(sock)
             self.started.set()
-            logger.info("listening on http://%s:%d", *self.address or ())
-            if self.admin_address is not None:
-                logger.info("admin API on http://%s:%d", *self.admin_address)
+            if self._given is None:
+                log_addresses(self.address, self.admin_address)
             await self._stop.wait()
             await self._wind_up(live.servers, group)
             for task in (*background, *live.discovery):
@@ -130,6 +151,13 @@ class Gateway:
             for endpoint in parts.pool:
                 watch.stop(endpoint.name)
         logger.info("stopped")
+
+    async def _share(self) -> None:
+        """Share until the others cannot be reached: then this process is an orphan, and stops."""
+        await self._state.run()
+        if not self._stop.is_set():
+            logger.error("the supervisor is gone")
+            self.stop()
 
     async def _wind_up(self, servers: list[Server], group: asyncio.TaskGroup) -> None:
         """Serve on for the delay, give what is in flight its grace, end what is left, close all.
@@ -213,16 +241,23 @@ def _bounds(config: Config) -> Bounds:
     return Bounds(limits.header_bytes, limits.body_bytes, timeouts.header_s, timeouts.body_s)
 
 
-def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool]) -> Parts:
+def build(
+    config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[], bool], state: SharedState | None = None
+) -> Parts:
     """Return the parts of a gateway for `config`, wired; nothing runs yet. `stopping()`: take no new requests."""
+    state = state or MemoryState()
     flow = config.flow_control
-    pool = Pool(_limits(config), stale_after_s=config.scrape.stale_after_s)
+    pool = Pool(_limits(config), config.scrape.stale_after_s, _ejection_limits(config), config.health.warm_in_s)
     tls = Tls(config.upstream_tls.settings)
     engines = Engines(loop, config.max_connections, tls)
-    index = PrefixIndex(INDEX_BLOCKS_PER_ENDPOINT, _index_blocks(config))
+    blocks, most = INDEX_BLOCKS_PER_ENDPOINT, _index_blocks(config)
+    index = PrefixIndex(blocks, most) if state.alone else SharedIndex(blocks, most, state.sent)
     admission = Admission(pool, flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s, monotonic_s)
     metrics = Metrics(lambda: _readings(pool), lambda: {BAND: admission.waiting}, index.__len__)
     receipts = Receipts()
+    endpoints = Endpoints(pool, monotonic_s)
+    everyone = Everyone(state, endpoints, metrics, receipts, index, monotonic_s)
+    metrics.over_all = lambda: _over_all(state)
     router = Router(
         pool,
         _profile(config),
@@ -234,18 +269,19 @@ def build(config: Config, loop: asyncio.AbstractEventLoop, stopping: Callable[[]
     )
     pool.on_identity_change.append(lambda endpoint: index.drop(endpoint.name))
     pool.on_identity_change.append(engines.drop)
-    pool.on_state.append(lambda endpoint: _count_ejection(endpoint, metrics))
+    pool.on_state.append(lambda endpoint: _count_unhealthy(endpoint, metrics))
+    pool.on_standing.append(lambda endpoint: _count_ejection(endpoint, metrics))
     data_plane = DataPlane(
         pool=pool,
         admission=admission,
         router=router,
+        responses=Responses(pool),
         metrics=metrics,
         receipts=receipts,
         stopping=stopping,
         **_settings(config, engines, metrics),
     )
-    endpoints = Endpoints(pool, monotonic_s)
-    return Parts(config, pool, endpoints, engines, index, admission, metrics, receipts, data_plane, tls)
+    return Parts(config, pool, endpoints, engines, index, admission, metrics, receipts, data_plane, everyone, tls)
 
 
 def reconfigured(parts: Parts, config: Config) -> Parts:
@@ -256,8 +292,10 @@ def reconfigured(parts: Parts, config: Config) -> Parts:
     flow, profile = config.flow_control, _profile(config)
     data_plane = replace(parts.data_plane, **_settings(config, parts.engines, parts.metrics))
     parts.engines.configure(config.max_connections)
-    parts.pool.configure(_limits(config), config.scrape.stale_after_s)
     parts.index.configure(_index_blocks(config))
+    parts.pool.configure(
+        _limits(config), config.scrape.stale_after_s, _ejection_limits(config), config.health.warm_in_s
+    )
     data_plane.router.configure(profile, config.disaggregation.mode, flow.max_in_flight_per_endpoint)
     parts.admission.configure(flow.max_in_flight_per_endpoint, flow.max_queue, flow.max_queue_wait_s)
     return replace(parts, config=config, data_plane=data_plane)
@@ -267,14 +305,16 @@ def _settings(config: Config, engines: Engines, metrics: Metrics) -> dict[str, A
     """Return the fields of a data plane that a configuration decides."""
     timeouts = config.timeouts
     connector = connectors.load(config.disaggregation.connector)
+    budget = RetryBudget(config.retries.budget_ratio, monotonic_s())
     answer = LegTimeouts(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s, timeouts.total_s)
     prefill = LegTimeouts(timeouts.connect_s, timeouts.prefill_s, timeouts.prefill_s, timeouts.prefill_s)
     return {
         "prefill_leg": PrefillLeg(engines, prefill, connector, metrics),
-        "forwarder": Forwarder(engines, answer, config.retries.max_attempts, metrics),
+        "forwarder": Forwarder(engines, answer, config.retries.max_attempts, budget, metrics),
         "connector": connector,
         "total_s": timeouts.total_s,
         "receipt_headers": config.routing.receipt_headers,
+        "continues": config.continuation,
     }
 
 
@@ -286,37 +326,26 @@ def _index_blocks(config: Config) -> int:
     return config.routing.index_mb * 1_000_000 // BLOCK_BYTES
 
 
-def _performed_here(endpoints: Endpoints) -> Callable[[Command], Awaitable[Done]]:
-    async def perform(command: Command) -> Done:
-        return endpoints.perform(command)
-
-    return perform
-
-
-def run_until_signal(config: Config, reread: Reread | None = None) -> None:
+def run_until_signal(
+    config: Config,
+    reread: Reread | None = None,
+    sockets: Sockets | None = None,
+    state: SharedState | None = None,
+) -> None:
     """Serve in this thread, on uvloop, until SIGINT or SIGTERM; raise ConfigError where it cannot start.
 
     With `reread`, SIGHUP has the configuration read again; where it says that the terminal of this process was closed,
-    it is taken for SIGTERM.
+    it is taken for SIGTERM. `sockets` and `state` are as `Gateway` takes them.
     """
     import uvloop
 
-    terminal = next((one for one in range(3) if os.isatty(one)), None)
-
     async def serve() -> None:
-        gateway = Gateway(config, reread)
+        gateway = Gateway(config, reread, sockets, state)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, gateway.stop)
-
-        def hang_up() -> None:
-            if terminal is None or os.isatty(terminal):
-                gateway.reload()
-            else:
-                gateway.stop()
-
         if reread is not None:
-            loop.add_signal_handler(signal.SIGHUP, hang_up)
+            loop.add_signal_handler(signal.SIGHUP, on_hang_up(gateway.reload, gateway.stop))
         await gateway.run()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -329,25 +358,11 @@ def _profile(config: Config) -> Profile:
     return build_profile(scorers, routing.filters, routing.picker)
 
 
-def _listen(address: str, key: str) -> socket.socket:
-    host, port = split_address(address)
+async def _over_all(state: SharedState) -> Snapshot:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        # Of a name with both kinds of address, such as localhost, the one that every client tries.
-        family, kind, protocol, _, where = min(found, key=lambda one: one[0] != socket.AF_INET)
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"{key}: {address}: {error}") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(2048)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        how = "--listen HOST:PORT" if key == "listen" else "TWOHOP_ADMIN__LISTEN=HOST:PORT, or null for none"
-        raise ConfigError(f"{key}: cannot listen on {address}: {error.strerror}; choose another: {how}") from error
-    return listener
+        return await state.snapshot()
+    except ConnectionError as error:  # this process's own figures alone would read as a fall of every counter
+        raise ShuttingDown(f"the figures of all workers are not known: {error}", retry_after_s=1.0) from error
 
 
 def _readings(pool: Pool) -> Iterable[EndpointReading]:
@@ -363,6 +378,16 @@ def _readings(pool: Pool) -> Iterable[EndpointReading]:
         )
 
 
-def _count_ejection(endpoint: Endpoint, metrics: Metrics) -> None:
+def _count_unhealthy(endpoint: Endpoint, metrics: Metrics) -> None:
     if endpoint.health.state is State.UNREADY and not endpoint.gone:
         metrics.ejected(endpoint.name, "health")
+
+
+def _count_ejection(endpoint: Endpoint, metrics: Metrics) -> None:
+    if endpoint.standing.state is ejection.State.OUT:
+        metrics.ejected(endpoint.name, endpoint.standing.reason)
+
+
+def _ejection_limits(config: Config) -> ejection.Limits:
+    asked = config.ejection
+    return ejection.Limits(asked.failures_in_a_row, asked.failure_share, asked.window_s, asked.first_s, asked.longest_s)

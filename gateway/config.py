@@ -14,6 +14,7 @@ from gateway.config_types import (
     Address,
     Count,
     Seconds,
+    SecondsOrOff,
     Section,
     Switch,
     Text,
@@ -25,6 +26,8 @@ from gateway.config_types import (
 )
 from gateway.upstream.tls import TlsProblem, TlsSettings, check
 from scorers.model import Role
+
+MAX_PROCESSES = 256
 
 
 class AdminConfig(Section):
@@ -52,6 +55,10 @@ class EndpointConfig(Section):
     name: Text = Field(default="", description="name in metrics, receipts, headers and logs; default host:port")
     role: Role = Field(default="both", description="what it computes: prompts (prefill), answers (decode), or both")
     labels: dict[str, str] = Field(default={}, description="free; zone, rack, host and gpu are understood")
+    loadable_adapters: tuple[Text, ...] = Field(
+        default=(),
+        description="globs of LoRA adapters that it loads by itself when a request names one (vLLM: a LoRA resolver)",
+    )
     kv_events: Unavailable = Field(default=None, description="not available in this version")
     kv_replay: Unavailable = Field(default=None, description="not available in this version")
 
@@ -149,6 +156,29 @@ class HealthConfig(Section):
         default=3, description="failures in a row (probes and refused connections) until not ready"
     )
     healthy_after: Count = Field(default=1, description="good probes in a row until ready")
+    progress_s: SecondsOrOff = Field(
+        default=20.0,
+        description="silence of an engine that has requests, after which it is asked for one token; 0 never asks",
+    )
+    warm_in_s: SecondsOrOff = Field(
+        default=5.0, description="seconds in which an endpoint that became ready comes to its full part; 0 for at once"
+    )
+
+
+class EjectionConfig(Section):
+    """When failing requests take an endpoint out for a while; 4xx never do, and never the last one of a model."""
+
+    failures_in_a_row: Count = Field(
+        default=5, description="failures without a success between, or within the window, until it goes out"
+    )
+    failure_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, strict=True)] = Field(
+        default=0.5, description="share of failures among the window's outcomes, at most 1, from which it goes out"
+    )
+    window_s: Seconds = Field(default=10.0, description="seconds that the share is taken over")
+    first_s: Seconds = Field(default=1.0, description="seconds out the first time; each further time twice as long")
+    longest_s: Seconds = Field(
+        default=30.0, description="longest time out; as long without another, and it begins anew"
+    )
 
 
 class ScorerConfig(Section):
@@ -171,7 +201,7 @@ class ScorerConfig(Section):
         return dict(self.model_extra or {})
 
 
-DEFAULT_SCORERS = {"prefix_cache": 3.0, "queue_depth": 2.0, "kv_usage": 1.0}
+DEFAULT_SCORERS = {"prefix_cache": 3.0, "queue_depth": 2.0, "kv_usage": 1.0, "lora": 1.0}
 
 
 class RoutingConfig(Section):
@@ -218,6 +248,11 @@ class RetriesConfig(Section):
     """Attempts before the first byte to the client."""
 
     max_attempts: Count = Field(default=3, description="attempts in all")
+    budget_ratio: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = Field(
+        default=0.2,
+        description="retries as a share of requests, beside 10 at first and one a second; refused connections and 429"
+        " do not count",
+    )
 
 
 class TimeoutsConfig(Section):
@@ -312,15 +347,23 @@ class Config(Section):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least severity that is logged"
     )
+    workers: Annotated[int, Field(ge=1, le=MAX_PROCESSES, strict=True)] = Field(
+        default=1, description="processes that serve, one for each core that the gateway may use"
+    )
     admin: AdminConfig = AdminConfig()
     discovery: DiscoveryConfig = DiscoveryConfig()
     scrape: ScrapeConfig = ScrapeConfig()
     health: HealthConfig = HealthConfig()
+    ejection: EjectionConfig = EjectionConfig()
     routing: RoutingConfig = RoutingConfig()
     kv_events: KvEventsConfig = KvEventsConfig()
     disaggregation: DisaggregationConfig = DisaggregationConfig()
     flow_control: FlowControlConfig = FlowControlConfig()
     retries: RetriesConfig = RetriesConfig()
+    continuation: bool = Field(
+        default=False,
+        description="where an engine is lost in the middle of a plain text stream, go on with it on another",
+    )
     timeouts: TimeoutsConfig = TimeoutsConfig()
     limits: LimitsConfig = LimitsConfig()
     upstream: UpstreamConfig = UpstreamConfig()

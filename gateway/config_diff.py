@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 from gateway.config import Config, EndpointConfig
 from gateway.config_types import Section
 
-# Read once, when sockets are opened or connected first.
+# Read once, when sockets are opened or connected first, and processes started.
 _TLS = ("ca_file", "cert_file", "key_file", "server_name", "verify")
-FIXED = frozenset({"listen", "admin.listen", *(f"upstream_tls.{key}" for key in _TLS)})
+FIXED = frozenset({"listen", "admin.listen", "workers", *(f"upstream_tls.{key}" for key in _TLS)})
 _ABSENT = object()
 _S = TypeVar("_S", bound=Section)
 _SECRET = "(not shown)"  # noqa: S105 - stands in a secret's place

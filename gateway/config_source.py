@@ -40,6 +40,7 @@ class Flags:
     listen: str | None = None
     endpoints: Sequence[str] = ()
     log_level: str | None = None
+    workers: int | None = None
 
 
 @dataclass(slots=True)
@@ -235,6 +236,8 @@ def _read_flags(draft: _Draft, flags: Flags) -> None:
         draft.put(("listen",), flags.listen, "--listen")
     if flags.log_level is not None:
         draft.put(("log_level",), flags.log_level, "--log-level")
+    if flags.workers is not None:
+        draft.put(("workers",), flags.workers, "--workers")
     if flags.endpoints:
         at: Path_ = ("discovery", "static", "endpoints")
         draft.put(at, [_endpoint_flag(draft, text) for text in flags.endpoints], "--endpoint")

@@ -54,6 +54,7 @@ def is_loopback(host: str) -> bool:
 
 Unavailable = Annotated[None, BeforeValidator(_not_available)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+SecondsOrOff = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 Switch = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(min_length=1)]

@@ -12,8 +12,9 @@ from gateway.config_source import read_endpoint
 from gateway.discovery import Source
 from gateway.discovery.static import spec_of
 from gateway.errors import EndpointExists, EndpointUnknown, GatewayError, InvalidRequest
-from gateway.pool.endpoint import Endpoint, EndpointSpec
+from gateway.pool.endpoint import Endpoint
 from gateway.pool.overrides import Override, added, kept, removed, wanted
+from gateway.pool.spec import EndpointSpec
 from gateway.pool.store import Pool
 
 logger = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ GatewayError
 │   └── ShuttingDown           503 shutting_down       Retry-After
 ├── EngineError            an engine is at fault
 │   ├── UpstreamFailed         502 upstream_failed
+│   │   └── EngineStuck            the same; it makes no progress, and nothing of its answer has come
 │   └── UpstreamTimeout        504 upstream_timeout
 ├── ClientGone             499, counted and logged, never answered, never held against an endpoint
 └── ConfigError            the configuration is at fault; raised at start, and at a reload, which is then refused
@@ -24,8 +25,14 @@ An engine's own 4xx is no error here: it passes through unchanged.
 
 import math
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
+
+from gateway.wire import anthropic
+
+Style = Literal["openai", "anthropic"]
+"""How an error looks: OpenAI's shape, or one that Anthropic's clients read as well."""
 
 _NAMES_SHOWN = 20
 _NAME_CHARS = 100
@@ -34,6 +41,14 @@ _NAME_CHARS = 100
 def cut(name: str) -> str:
     """Return a name that a client has chosen, short enough to be shown and kept."""
     return name if len(name) <= _NAME_CHARS else name[:_NAME_CHARS] + "…"
+
+
+def error_body(status: int, message: str, kind: str, param: str | None, code: str, style: Style) -> bytes:
+    """Return an error's JSON: OpenAI's shape, whose `type` is `kind`, or its superset with Anthropic's type."""
+    if style == "anthropic":
+        kind = anthropic.error_type(status)
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return msgspec.json.encode({"type": "error", "error": error} if style == "anthropic" else {"error": error})
 
 
 class GatewayError(Exception):
@@ -54,10 +69,13 @@ class GatewayError(Exception):
         """The value of the answer's `retry-after`, whole seconds; None where there is no such header."""
         return None if self.retry_after_s is None else str(math.ceil(self.retry_after_s))
 
-    def body(self) -> bytes:
-        """Return the answer's JSON in OpenAI's shape."""
-        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
-        return msgspec.json.encode({"error": error})
+    def body(self, style: Style = "openai") -> bytes:
+        """Return the answer's JSON."""
+        return error_body(self.status, self.message, self.type, self.param, self.code, style)
+
+    def event(self, style: Style = "openai") -> bytes:
+        """Return the server-sent event that ends a stream which had begun."""
+        return (b"event: error\ndata: " if style == "anthropic" else b"data: ") + self.body(style) + b"\n\n"
 
 
 class CallerError(GatewayError):
@@ -142,6 +160,10 @@ class EngineError(GatewayError):
 
 class UpstreamFailed(EngineError):
     """An engine refused the connection, broke it, or answered what is no answer."""
+
+
+class EngineStuck(UpstreamFailed):
+    """An engine was found to make no progress while a request waited for the first byte of its answer."""
 
 
 class UpstreamTimeout(EngineError):

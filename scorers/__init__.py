@@ -15,6 +15,9 @@ from scorers.model import EndpointView, RequestView
 class Scorer(Protocol):
     """Rates every candidate for one request; the greater the better."""
 
-    def score(self, request: RequestView, candidates: Sequence[EndpointView]) -> list[float]:
-        """Return one finite number per candidate, in the order of `candidates`; 1.0 is the best to be had."""
+    def score(self, request: RequestView, candidates: Sequence[EndpointView]) -> list[float] | None:
+        """Return one finite number per candidate, in the order of `candidates`; 1.0 is the best to be had.
+
+        None where this scorer has nothing to say of the request: it takes no part in the decision then.
+        """
         ...

@@ -21,6 +21,9 @@ class WeightedScorer(NamedTuple):
     scorer: Scorer
 
 
+Columns = tuple[tuple[str, ...], tuple[float, ...]]
+
+
 class NamedFilter(NamedTuple):
     """A filter under its configured name."""
 
@@ -30,17 +33,24 @@ class NamedFilter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How to decide: filters in order, weighted scorers, one picker. `names` and `weights` are the scorers'."""
+    """How to decide: filters in order, weighted scorers, one picker.
+
+    `columns` maps the names of scorers that have nothing to say (none, or one) to the others' names and weights.
+    """
 
     filters: tuple[NamedFilter, ...]
     scorers: tuple[WeightedScorer, ...]
     picker: Picker
-    names: tuple[str, ...] = field(init=False)
-    weights: tuple[float, ...] = field(init=False)
+    columns: Mapping[tuple[str, ...], Columns] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "names", tuple(entry.name for entry in self.scorers))
-        object.__setattr__(self, "weights", tuple(entry.weight for entry in self.scorers))
+        silent: list[tuple[str, ...]] = [(), *((entry.name,) for entry in self.scorers)]
+        object.__setattr__(self, "columns", {names: _columns(self.scorers, names) for names in silent})
+
+
+def _columns(scorers: Sequence[WeightedScorer], silent: Sequence[str]) -> Columns:
+    said = [entry for entry in scorers if entry.name not in silent]
+    return tuple([entry.name for entry in said]), tuple([entry.weight for entry in said])
 
 
 def decide(profile: Profile, request: RequestView, pool: Sequence[EndpointView], chance: float) -> Decision:
@@ -59,9 +69,13 @@ def decide(profile: Profile, request: RequestView, pool: Sequence[EndpointView],
     if not candidates:
         return Decision(None, (), (), (), (), (), rejected)
     terms = []
+    silent: tuple[str, ...] = ()
     totals: Sequence[float] = ()
-    for _, weight, scorer in profile.scorers:
+    for name, weight, scorer in profile.scorers:
         column = scorer.score(request, candidates)
+        if column is None:
+            silent += (name,)
+            continue
         terms.append(column)
         if totals:
             totals = [total + weight * term for total, term in zip(totals, column, strict=True)]
@@ -71,7 +85,8 @@ def decide(profile: Profile, request: RequestView, pool: Sequence[EndpointView],
         totals = [0.0] * len(candidates)
     names = tuple([endpoint.name for endpoint in candidates])
     picked = names[profile.picker.pick(totals, chance)]
-    return Decision(picked, names, profile.names, profile.weights, tuple(terms), tuple(totals), rejected)
+    scorers, weights = profile.columns.get(silent) or _columns(profile.scorers, silent)
+    return Decision(picked, names, scorers, weights, tuple(terms), tuple(totals), rejected)
 
 
 def _rejected(

@@ -1,7 +1,7 @@
 """The admin API: what the gateway knows of its endpoints, verbs on them, and why each request went where it went."""
 
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -9,20 +9,13 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from gateway.api.edges import shape_errors
-from gateway.endpoints import Command, Done
+from gateway.endpoints import Command
 from gateway.errors import InvalidApiKey, InvalidRequest
-from gateway.observability.receipts import Receipts
-from gateway.pool.store import Pool
+from gateway.state.together import Everyone
 
 
-def build_admin(
-    pool: Pool,
-    receipts: Receipts,
-    perform: Callable[[Command], Awaitable[Done]],
-    current_token: Callable[[], str | None],
-    clock: Callable[[], float],
-) -> FastAPI:
-    """Return the admin app; `clock` is monotonic seconds, `perform` carries out a verb on endpoints.
+def build_admin(everyone: Everyone, current_token: Callable[[], str | None]) -> FastAPI:
+    """Return the admin app, which covers every process of the gateway.
 
     While `current_token()` is not None, every route needs it as a Bearer token.
     """
@@ -35,35 +28,35 @@ def build_admin(
         if not hmac.compare_digest(given, f"Bearer {token}".encode()):
             raise InvalidApiKey("the admin API needs its token: Authorization: Bearer <admin.token>")
 
-    app = FastAPI(title="twohop admin", openapi_url=None, dependencies=[Depends(check_token)])
+    app = FastAPI(title="twohop admin", openapi_url=None, redirect_slashes=False, dependencies=[Depends(check_token)])
     shape_errors(app)
 
     @app.get("/admin/endpoints")
     async def endpoints() -> dict[str, Any]:
-        return {"endpoints": pool.describe(clock())}
+        return await everyone.endpoints()
 
     @app.get("/admin/decisions")
     async def decisions(limit: int = Query(100, ge=1, le=1000)) -> dict[str, Any]:
-        return {"decisions": [receipt.describe() for receipt in receipts.latest(limit)]}
+        return await everyone.decisions(limit)
 
     @app.get("/admin/decisions/{request_id:path}")
     async def decision(request_id: str) -> dict[str, Any]:
-        receipt = receipts.find(request_id)
+        receipt = await everyone.decision(request_id)
         if receipt is None:
             raise HTTPException(404, "no receipt of this request id is kept (the last 1,000 are)")
-        return receipt.describe()
+        return receipt
 
-    _add_verbs(app, perform)
+    _add_verbs(app, everyone)
     return app
 
 
-def _add_verbs(app: FastAPI, perform: Callable[[Command], Awaitable[Done]]) -> None:
+def _add_verbs(app: FastAPI, everyone: Everyone) -> None:
     async def answer(request: Request, command: Command) -> Response:
         # A page from elsewhere, open in a browser that reaches this address, must not move endpoints.
         origin = request.headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
             raise HTTPException(403, "refused: sent by a page from elsewhere")
-        done = await perform(command)
+        done = await everyone.order(command)
         return JSONResponse(done["body"], done["status"])
 
     @app.post("/admin/endpoints")

@@ -4,14 +4,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from gateway.api.request import ClientRequest
+from gateway.api.routes import find
 from gateway.dataplane.handle import DataPlane
-
-PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
 
 
 class InferenceRoutes:
-    """Takes POSTs on `PATHS`; every other request goes to `edges`. `data_plane` may be replaced at any time: a request
-    stays with the one that it began with."""
+    """Takes what `find` knows as inference; every other request goes to `edges`. `data_plane` may be replaced at any
+    time: a request stays with the one that it began with."""
 
     def __init__(self, data_plane: DataPlane, edges: Callable[[ClientRequest], Coroutine[Any, Any, None]]) -> None:
         self.data_plane = data_plane
@@ -19,6 +18,5 @@ class InferenceRoutes:
 
     def __call__(self, request: ClientRequest) -> Coroutine[Any, Any, None]:
         """Return what serves `request`."""
-        if request.path in PATHS and request.method == "POST":
-            return self.data_plane.handle(request)
-        return self._edges(request)
+        route = find(request.method, request.path)
+        return self._edges(request) if route is None else self.data_plane.handle(request, route)

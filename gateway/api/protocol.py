@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 import httptools
 
 from gateway.api.bounds import BODY_BYTES_PER_S, Bounds
-from gateway.api.request import ClientRequest
+from gateway.api.request import ClientRequest, Unreadable, status_line
 from gateway.errors import GatewayError, InvalidRequest
 
 logger = logging.getLogger(__name__)
@@ -45,10 +45,6 @@ class Owner(Protocol):
 
     def answered(self) -> None:
         """A request is over."""
-
-
-class _TooLong(Exception):
-    """Raised inside the parser: the head or the trailers are over the limit."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -152,13 +148,13 @@ class ClientConnection(asyncio.Protocol):
         self.late_at_s = NEVER_S
         bounds = self._owner.bounds
         if self._part == _HEAD:
-            self._refuse(b"408 Request Timeout", bounds.head_late())
+            self._refuse(408, bounds.head_late())
         elif self._part == _BODY:
             if self._body_seen >= bounds.body_s * BODY_BYTES_PER_S:
                 self._body_seen = 0
                 self.late_at_s = now_s + bounds.body_s
                 return
-            self._refuse(b"408 Request Timeout", bounds.body_late())
+            self._refuse(408, bounds.body_late())
         elif self.transport.get_write_buffer_size():
             self.transport.abort()  # it has not even taken its last answer
         else:
@@ -205,7 +201,10 @@ class ClientConnection(asyncio.Protocol):
         self._part = _BODY
         self._loose_bytes = self._body_seen = 0
         headers, self._headers = self._headers, []  # what follows are trailers, which are no headers of the request
-        modern = parser.get_http_version() == "1.1"
+        version = parser.get_http_version()
+        modern = version == "1.1"
+        if not modern and version != "1.0":
+            raise Unreadable(505, "this server speaks HTTP/1.1 and HTTP/1.0")
         request = self._request = ClientRequest(
             self, parser.get_method().decode("latin-1"), self._url, headers, modern, parser.should_keep_alive()
         )
@@ -329,16 +328,17 @@ class ClientConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            if isinstance(error.__context__, _TooLong):
-                self._refuse_head()
+            reason = error.__context__
+            if isinstance(reason, Unreadable):
+                self._refuse(reason.status, InvalidRequest(str(reason)))
             else:
-                self._refuse(b"400 Bad Request", InvalidRequest("this is no HTTP/1.1 request"))
+                self._refuse(400, InvalidRequest("this is no HTTP/1.1 request"))
 
     def _without_upgrade(self, rest: bytes) -> None:
         """Parse a head again without its wish for another protocol: the parser skips the body behind such a wish."""
         method = self._parser.get_method()
         if method == b"CONNECT":
-            self._refuse(b"400 Bad Request", InvalidRequest("CONNECT is not served"))
+            self._refuse(400, InvalidRequest("CONNECT is not served"))
             return
         lines = [b"%b %b HTTP/%b" % (method, self._url, self._parser.get_http_version().encode("ascii"))]
         lines += [b"%b: %b" % header for header in self._headers if header[0] != b"upgrade"]
@@ -364,14 +364,14 @@ class ClientConnection(asyncio.Protocol):
 
     def _check_length(self, length: int) -> None:
         if length + sum(len(name) + len(value) + 4 for name, value in self._headers) > self._owner.bounds.head_bytes:
-            raise _TooLong
+            raise Unreadable(431, str(self._owner.bounds.head_too_large()))
 
     # What is refused.
 
     def _refuse_head(self) -> None:
-        self._refuse(b"431 Request Header Fields Too Large", self._owner.bounds.head_too_large())
+        self._refuse(431, self._owner.bounds.head_too_large())
 
-    def _refuse(self, status: bytes, error: InvalidRequest) -> None:
+    def _refuse(self, status: int, error: InvalidRequest) -> None:
         """Answer with `error` and close; the answers to earlier, whole requests go out first, and then alone."""
         if self._current is not None or self._waiting:
             self._end_after_answer()
@@ -380,8 +380,8 @@ class ClientConnection(asyncio.Protocol):
             return
         body = error.body()
         self.transport.write(
-            b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-            % (status, len(body), body)
+            b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (status_line(status), len(body), body)
         )
         self._request = None
         self.late_at_s = NEVER_S

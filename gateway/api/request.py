@@ -1,10 +1,10 @@
 """One request of a client, whole, and the answer to it: heads and framing as bytes, written straight to the transport.
 
-Invariant: of one answer the head is written once and first, and `finished` is set with its last byte. What is written
-to a client that has gone goes nowhere: its transport may be closed already, and uvloop's raises then.
+Invariant: of one answer the head is written once and first, and `finished` is set with its last byte.
 """
 
 import asyncio
+import re
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Protocol
@@ -20,6 +20,21 @@ _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".en
 _NO_BODY = frozenset({204, 304})
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 _CLOSE = b"connection: close\r\n"
+
+
+_READ = frozenset({b"content-length", b"expect", b"host", b"transfer-encoding"})
+# A registered name or IPv4 address, or an IPv6 address in brackets, and perhaps a port (RFC 3986, section 3.2.2).
+_HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
+_good_hosts: set[bytes] = set()
+_GOOD_HOSTS_KEPT = 1000
+
+
+class Unreadable(Exception):
+    """A request whose head cannot be believed; its body's end is unknown, so the connection has to go."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Watcher(Protocol):
@@ -47,7 +62,7 @@ class ClientRequest:
 
     `path` is percent-decoded, `raw_path` and `query` are not; `headers` have names in lower case. `refusal` is why it
     is dispatched without its body. `watcher`, where set, hears of the client. `gone`: the client has left. `status` is
-    0 until the head of the answer is written.
+    0 until the head of the answer is written. Raises Unreadable.
     """
 
     __slots__ = (
@@ -87,10 +102,20 @@ class ClientRequest:
         self.status = 0
         self.stated_length: int | None = None
         self.expects_continue = False
+        hosts = 0
         for name, value in headers:
+            if name not in _READ:
+                continue
             if name == b"content-length":
                 self.stated_length = int(value)  # digits alone: the parser has seen to it
-            elif name == b"expect" and value.lower() == b"100-continue":
+            elif name == b"host":
+                hosts += 1
+                if hosts > 1 or not _is_host(value):
+                    raise Unreadable(400, "the request has two Host headers, or one that names no host")
+            elif name == b"transfer-encoding":
+                if value.lower() != b"chunked":
+                    raise Unreadable(501, "the only transfer-encoding that is understood is chunked")
+            elif value.lower() == b"100-continue":
                 self.expects_continue = modern
 
     @property
@@ -141,13 +166,15 @@ class ClientRequest:
         else:
             self.keep_alive, framing = False, b""
         close = b"" if self.keep_alive else _CLOSE
-        if not self.gone:
-            self.transport.write(b"%b%b%b%b\r\n" % (status_line(status), lines, framing, close))
+        if self.gone:
+            return
+        self.transport.write(b"%b%b%b%b\r\n" % (status_line(status), lines, framing, close))
 
     def write(self, piece: bytes) -> None:
         """Write a piece of the body, not empty."""
-        if not self.gone:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked else piece)
+        if self.gone:
+            return
+        self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked else piece)
 
     def finish(self, last: bytes = b"", trailers: Iterable[Header] = ()) -> None:
         """Write the last piece of the body, and the trailers where the framing has a place for them."""
@@ -172,6 +199,16 @@ class ClientRequest:
 def status_line(status: int) -> bytes:
     """Return the status line, with its CRLF."""
     return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+
+
+def _is_host(value: bytes) -> bool:
+    if value in _good_hosts:
+        return True
+    if not _HOST.fullmatch(value):
+        return False
+    if len(_good_hosts) < _GOOD_HOSTS_KEPT:
+        _good_hosts.add(value)
+    return True
 
 
 def _split(url: bytes) -> tuple[bytes, bytes, str]:

@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from gateway.config import Config
 from gateway.config_plugins import plugin_problems
 from gateway.config_source import Flags, load, process_environment
 from gateway.errors import ConfigError
@@ -37,27 +38,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL[,role=R][,name=N]",
         help="an engine; repeat it for each. R: both (default), prefill or decode",
     )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes; this version runs 1")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that serve, one for each core that the gateway may use (default 1); see docs/howto/workers.md",
+    )
     parser.add_argument("--log-level", choices=LEVELS, help="least severity that is logged (default info)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; return 0, or 2 where the configuration cannot be used."""
-    if args.workers != 1:
-        sys.stderr.write("--workers: this version runs one process; start more gateways on other ports\n")
-        return 2
     try:
-        flags = Flags(listen=args.listen, endpoints=tuple(args.endpoint), log_level=args.log_level)
-        reread = partial(load, args.config, process_environment(), flags, plugin_problems)
-        config = reread()
+        config = read(args)
         set_up_logs(config.log_level)
+        if config.workers > 1:
+            from gateway.workers.supervisor import supervise
+
+            return supervise(config, args)
         from gateway.app import run_until_signal  # half a second of imports, after what can be refused at once
 
-        # What the imports made lives as long as the process: keep the collector from walking over it again and again.
-        gc.collect()
-        gc.freeze()
-        run_until_signal(config, reread)
+        freeze()
+        run_until_signal(config, partial(read, args))
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0
+
+
+def read(args: argparse.Namespace) -> Config:
+    """Return the configuration of file, environment and the flags in `args`; raise ConfigError."""
+    flags = Flags(args.listen, tuple(args.endpoint), args.log_level, args.workers)
+    return load(Path(args.config) if args.config else None, process_environment(), flags, plugin_problems)
+
+
+def freeze() -> None:
+    """Keep the collector from walking over what the imports made again and again: it lives as long as the process."""
+    gc.collect()
+    gc.freeze()

@@ -1,27 +1,23 @@
 """Bytes to `InferenceRequest`: reads only what routing needs, keeps the bytes."""
 
+import asyncio
+
 import msgspec
 
+from gateway.api.routes import Route
 from gateway.dataplane.records import InferenceRequest
 from gateway.errors import InvalidRequest
 from gateway.prefix.blocks import block_keys, seed_of
-from gateway.wire import json_object
+from gateway.wire import json_object, multipart
 from gateway.wire.json_object import Members
 
-TWO_HOP_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
-# What an engine puts before, around or into the prompt: two prompts share nothing where these differ.
-_SEED_MEMBERS = ("model", "cache_salt", "tools", "chat_template", "chat_template_kwargs", "documents")
-_PROMPT_MEMBERS = {
-    "/v1/chat/completions": ("messages", "prompt", "input"),
-    "/v1/completions": ("prompt", "messages", "input"),
-}
 _OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens")
 # Two hops only where these are absent, null or exactly so: an engine's lax parser takes "2", 2.0 or "true" as well.
 _HARMLESS = {"n": b"1", "best_of": b"1", "echo": b"false", "use_beam_search": b"false"}
 
 
-def parse(body: bytes | bytearray, path: str) -> InferenceRequest:
-    """Return what routing needs of `body`. Raises InvalidRequest."""
+def parse(body: bytes | bytearray, route: Route) -> InferenceRequest:
+    """Return what routing needs of `body`, a JSON object. Raises InvalidRequest."""
     if not body.isascii():
         _check_utf8(body)
     members, one_hop_reason = _members(body)
@@ -37,20 +33,53 @@ def parse(body: bytes | bytearray, path: str) -> InferenceRequest:
             )
         del members["kv_transfer_params"]
         body = json_object.build(members)
+    if "vllm_xargs" in members:
+        _check_extra_arguments(members["vllm_xargs"])
     prompt = b""
-    for name in _PROMPT_MEMBERS.get(path, ("messages", "prompt", "input")):
+    for name in route.prompt:
         if name in members:
             prompt = bytes(members[name])
             break
-    seed = seed_of(*[bytes(members[name]) if name in members else b"" for name in _SEED_MEMBERS])
+    if route.front:
+        prompt = b"".join([bytes(members[name]) for name in route.front if name in members]) + prompt
+    seed = seed_of(*[bytes(members[name]) if name in members else b"" for name in route.seed])
     return InferenceRequest(
         body=body,
         members=members,
         model=model,
         prompt_bytes=len(prompt),
         keys=block_keys(seed, prompt),
-        one_hop_reason=one_hop_reason or _one_hop_reason(path, members, prompt),
+        one_hop_reason=one_hop_reason or _one_hop_reason(route, members, prompt),
     )
+
+
+async def parse_form(body: bytes | bytearray, route: Route, content_type: bytes | None) -> InferenceRequest:
+    """Return what routing needs of a body that may be multipart/form-data, as `content_type` and `route` say.
+
+    Of a form that is the model; a file's bytes are neither copied nor decoded, and others have their turn between
+    stretches of a long one. Raises InvalidRequest.
+    """
+    if route.model_in != "form" and not multipart.is_form(content_type):
+        return parse(body, route)
+    walk = multipart.find_text(body, content_type or b"", b"model")
+    model = None
+    try:
+        while True:
+            next(walk)
+            await asyncio.sleep(0)
+    except StopIteration as end:
+        model = end.value
+    except multipart.BadForm as error:
+        raise InvalidRequest(f"the body is no form: {error}") from error
+    if not model:
+        raise InvalidRequest('the form names no model: add a field "model"', param="model")
+    return InferenceRequest(body=body, members={}, model=model, prompt_bytes=0, keys=[], one_hop_reason="route")
+
+
+def _check_extra_arguments(raw: msgspec.Raw) -> None:
+    """Refuse a handoff in `vllm_xargs`: vLLM takes what is there for its own `kv_transfer_params`."""
+    if "kv_transfer_params" in json_object.names(raw):
+        raise InvalidRequest("kv_transfer_params is not taken from clients, in vllm_xargs neither", param="vllm_xargs")
 
 
 def _check_utf8(body: bytes | bytearray) -> None:
@@ -73,16 +102,16 @@ def _members(body: bytes | bytearray) -> tuple[Members, str | None]:
         raise InvalidRequest(f"the body is no JSON object: {error}") from error
 
 
-def _one_hop_reason(path: str, members: Members, prompt: bytes) -> str | None:
+def _one_hop_reason(route: Route, members: Members, prompt: bytes) -> str | None:
     """Return why this request takes one hop whatever the pool is, or None.
 
     One handoff holds the blocks of one prompt and is pulled once: several prompts or several answers to one prompt
     cannot share it, and embeddings are prompts beside the text's. Log-probabilities of the prompt are computed where
     the prompt is, so not on the decode engine.
     """
-    if path not in TWO_HOP_PATHS:
+    if not route.two_hop:
         return "route"
-    if prompt[:1] == b"[" and path == "/v1/completions" and _many_prompts(prompt):
+    if prompt[:1] == b"[" and route.kind == "completions" and _many_prompts(prompt):
         return "many_prompts"
     for name, harmless in _HARMLESS.items():
         raw = members.get(name)

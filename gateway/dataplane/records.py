@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.api.request import ClientRequest
+from gateway.api.routes import OTHER, Route
 from gateway.clock import monotonic_s
-from gateway.errors import ClientGone, GatewayError
+from gateway.errors import ClientGone, GatewayError, UpstreamFailed
 from gateway.observability.receipts import Receipt
 from gateway.pool.endpoint import Lease
 from gateway.upstream.client import Leg
+from gateway.wire.continuation import Seam
 from gateway.wire.json_object import Members
 from gateway.wire.usage import Usage
 
@@ -19,6 +21,16 @@ class Abortable(Protocol):
 
     def abort(self, reason: BaseException) -> None:
         """Stop; whoever waits gets `reason`."""
+
+
+class GoesOn(Protocol):
+    """What keeps a stream's past, and finds another engine to go on with it."""
+
+    def keep(self, chunk: bytes) -> None:
+        """Remember what the engine said."""
+
+    async def go_on(self, failure: UpstreamFailed) -> tuple[Leg, Seam]:
+        """Return an opened leg for the rest and what makes it fit. Raises `failure` where there is none, ClientGone."""
 
 
 @dataclass(slots=True)
@@ -67,14 +79,15 @@ class Exchange:
     `engine_request_id` is what engines get as x-request-id, on both legs. `matched` is the share of the prompt, 0 to 1,
     that each endpoint name should have cached. `cached_tokens` is the prefill leg's number, put into the answer; None
     where the answer's own stands. `outcome` is the label of twohop_two_hop_total, None where no prefill leg ended.
-    `usage` is what the answer told of its tokens. `deadline_s` is the monotonic time until which the client may take
-    the answer.
+    `usage` is what the answer told of its tokens; `usage_asked`: the gateway asked the engine for it, not the client,
+    who must not see it. `deadline_s` is the monotonic time until which the client may take the answer.
     """
 
     client: ClientRequest
     receipt: Receipt
     started_s: float
     engine_request_id: bytes
+    route: Route = OTHER
     deadline_s: float = float("inf")
     awaiting: Abortable | None = None
     streaming: Leg | None = None
@@ -84,6 +97,7 @@ class Exchange:
     outcome: str | None = None
     handoff_open: bool = False
     usage: Usage | None = None
+    usage_asked: bool = False
     caught_up: asyncio.Future[None] | None = None
 
     @property
@@ -143,4 +157,4 @@ class Exchange:
         retry = b"" if error.retry_after is None else b"retry-after: %b\r\n" % error.retry_after.encode("ascii")
         lines = b"content-type: application/json\r\nx-request-id: %b\r\n%b" % (self.request_id, retry)
         self.receipt.status = error.status
-        self.client.respond(error.status, lines, error.body())
+        self.client.respond(error.status, lines, error.body(self.route.style))

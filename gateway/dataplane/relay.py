@@ -1,34 +1,37 @@
-"""The engine's answer to the client: bytes through, with times and the tail that holds the usage.
+"""The engine's answer to the client: bytes through, with times and token counts.
 
 A stream's bytes go from the engine's socket to the client's inside one callback; while the client is slow, nothing is
 read from the engine.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 
 from gateway.api.request import ClientRequest
 from gateway.clock import monotonic_s
-from gateway.dataplane.records import Exchange
-from gateway.errors import ClientGone, EngineError, GatewayError, ShuttingDown
+from gateway.dataplane.records import Exchange, GoesOn
+from gateway.errors import ClientGone, EngineError, GatewayError, ShuttingDown, UpstreamFailed
 from gateway.upstream.client import Leg
 from gateway.upstream.hop_headers import AnswerHead, to_client
 from gateway.upstream.protocol import Headers
 from gateway.wire import usage
 from gateway.wire.chunked import frame, payload_start
-from gateway.wire.usage import CachedTokensCorrection, Usage
+from gateway.wire.continuation import Seam
+from gateway.wire.sse_usage import UsageTap
+from gateway.wire.usage import CachedTokensCorrection
 
-# What is kept of a stream for its usage: the last reads, so few that the bytes of hundreds of streams stay in the
-# processor's cache, and of long reads fewer. A usage event cut into more reads than these is not counted.
-_KEPT_READS = 8
-_KEPT_BYTES = 65536 + 8192
-_LONG_READ_BYTES = _KEPT_BYTES // _KEPT_READS
+CHAT = "/v1/chat/completions"
 _TIMES_KEPT = 256
 
 
-async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Callable[[float], None]) -> None:
+async def relay(
+    exchange: Exchange,
+    leg: Leg,
+    extra: Headers,
+    observe_gap: Callable[[float], None],
+    continuation: GoesOn | None = None,
+) -> None:
     """Send the answer on `leg` to the client, with `extra` headers; `observe_gap` gets each gap between two chunks.
 
     Raises ClientGone. An engine that fails in mid-answer ends it here: an event stream by one error event, anything
@@ -36,81 +39,76 @@ async def relay(exchange: Exchange, leg: Leg, extra: Headers, observe_gap: Calla
     CancelledError goes on.
     """
     head = to_client(leg.headers, exchange.request_id, extra)
-    correction = None if exchange.cached_tokens is None else CachedTokensCorrection(exchange.cached_tokens)
     exchange.receipt.status = leg.status
     if leg.complete:
-        _whole(exchange, leg, head, correction)
+        _whole(exchange, leg, head)
         await exchange.taken()
         return
     client = exchange.client
-    passage = Passage(correction, observe_gap)
+    continuation = continuation if head.events else None
+    tap = _tap(exchange, head, whole=continuation is not None)
+    passage = Passage(tap, observe_gap)
     exchange.wait_for(leg)
-    client.start(leg.status, head.lines, head.length if correction is None else None)
-    exchange.streaming = leg
+    client.start(leg.status, head.lines, None if tap.changes else head.length)
     try:
-        await leg.relay(*_sinks(client, passage))
-        client.finish(passage.rest())
+        await _stream(exchange, leg, passage, continuation)
+        client.finish(tap.flush())
         await exchange.taken()
     except EngineError as error:
         exchange.outcome = exchange.outcome and error.code
-        _break_off(exchange, error, passage.last, head.events)
+        _break_off(exchange, error, tap.mid_event, head.events)
         await exchange.taken()
     except asyncio.CancelledError:
         leg.abort(ClientGone())  # no byte of it may follow the last one
         # This is the end of the process: what would wait for a slow client is not said.
         if not client.finished:
             stopped = ShuttingDown("this gateway has stopped")
-            _break_off(exchange, stopped, passage.last, head.events and not client.behind)
+            _break_off(exchange, stopped, tap.mid_event, head.events and not client.behind)
         raise
     finally:
         exchange.streaming = None
         passage.tell_gaps()
-        exchange.usage = passage.usage
+        exchange.usage = tap.usage
 
 
 class Passage:
-    """What is done to every chunk on its way: its time noted, its numbers corrected, the last few kept."""
+    """What is done to every chunk on its way: its time noted, its tokens counted.
 
-    def __init__(self, correction: CachedTokensCorrection | None, observe_gap: Callable[[float], None]) -> None:
-        self.corrects = correction is not None
-        self._correction, self._observe_gap = correction, observe_gap
-        # Chunks, some with their framing; what is whole framing and what is not can be told apart when it matters.
-        self._kept: deque[bytes] = deque(maxlen=_KEPT_READS)
+    `chunks` is how many have passed: about the tokens of an answer that ends before it has told its usage.
+    """
+
+    def __init__(self, tap: UsageTap, observe_gap: Callable[[float], None]) -> None:
+        self.tap, self._observe_gap = tap, observe_gap
+        self._told = 0
         self._times: list[float] = []
 
     @property
-    def usage(self) -> Usage | None:
-        """The usage at the end of what has passed, if there is one."""
-        return usage.find(b"".join(map(_payload, self._kept)))
-
-    @property
-    def last(self) -> bytes:
-        """The last chunk that has passed."""
-        return _payload(self._kept[-1]) if self._kept else b""
+    def chunks(self) -> int:
+        """The chunks that have passed so far."""
+        return self._told + len(self._times)
 
     def take(self, chunk: bytes) -> bytes:
         """Return what of `chunk` goes on now; may be empty."""
         self._times.append(monotonic_s())
         if len(self._times) == _TIMES_KEPT:
             self.tell_gaps()
-        if self._correction is not None:
-            chunk = self._correction.feed(chunk)
-        if chunk:
-            self._keep(chunk)
-        return chunk
+        return self.tap.feed(chunk)
 
     def frames_to(self, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """Return a function that passes one framed chunk to `write`: `take` without correction, in one call."""
-        keep, trim, times, note = self._kept.append, self._trim, self._times, self._times.append
+        """Return a function that passes one framed chunk to `write`: `take` in one call, mostly without a copy."""
+        tap, times, note, quick = self.tap, self._times, self._times.append, self.tap.quick
 
         def pass_on(framed: bytes) -> None:
             note(monotonic_s())
             if len(times) == _TIMES_KEPT:
                 self.tell_gaps()
-            keep(framed)
-            if len(framed) > _LONG_READ_BYTES:
-                trim()
-            write(framed)
+            if quick(framed):
+                write(framed)
+                return
+            payload = framed[payload_start(framed) : -2]
+            chunk = tap.feed(payload)
+            if chunk:
+                write(framed if chunk == payload else frame(chunk))
 
         return pass_on
 
@@ -119,43 +117,75 @@ class Passage:
         times, observe_gap = self._times, self._observe_gap
         for before_s, after_s in pairwise(times):
             observe_gap(after_s - before_s)
+        self._told += max(0, len(times) - 1)
         del times[:-1]
 
-    def rest(self) -> bytes:
-        """Return what was held back; call at the end."""
-        held = self._correction.flush() if self._correction is not None else b""
-        if held:
-            self._keep(held)
-        return held
 
-    def _keep(self, chunk: bytes) -> None:
-        self._kept.append(chunk)
-        if len(chunk) > _LONG_READ_BYTES:
-            self._trim()
+async def _stream(exchange: Exchange, leg: Leg, passage: Passage, continuation: GoesOn | None) -> None:
+    """Pass the body on, and where its engine is lost and it can be, the rest of it from another engine."""
+    sink, frames = _sinks(exchange.client, passage)
+    if continuation is None:
+        exchange.streaming = leg
+        await leg.relay(sink, frames)
+        return
+    through, seam = _kept(sink, continuation), None
+    while True:
+        exchange.streaming = leg
+        try:
+            await leg.relay(through)
+            break
+        except UpstreamFailed as error:
+            if passage.tap.mid_event:
+                raise
+            await exchange.taken()  # a client that is behind could not make the next engine wait
+            leg, seam = await continuation.go_on(error)
+            passage.tap.drop_half()
+            through = _rewritten(_kept(sink, continuation), seam)
+    if seam is not None:
+        sink(seam.flush())
 
-    def _trim(self) -> None:
-        kept = self._kept
-        size = sum(map(len, kept))
-        while size - len(kept[0]) >= _KEPT_BYTES:
-            size -= len(kept.popleft())
+
+def _kept(sink: Callable[[bytes], None], continuation: GoesOn) -> Callable[[bytes], None]:
+    def keep(chunk: bytes) -> None:
+        continuation.keep(chunk)
+        sink(chunk)
+
+    return keep
 
 
-def _payload(chunk: bytes) -> bytes:
-    start = payload_start(chunk)
-    return chunk[start:-2] if start else chunk
+def _rewritten(sink: Callable[[bytes], None], seam: Seam) -> Callable[[bytes], None]:
+    def rewrite(chunk: bytes) -> None:
+        chunk = seam.feed(chunk)
+        if chunk:
+            sink(chunk)
+
+    return rewrite
 
 
-def _whole(exchange: Exchange, leg: Leg, head: AnswerHead, correction: CachedTokensCorrection | None) -> None:
+def _tap(exchange: Exchange, head: AnswerHead, whole: bool = False) -> UsageTap:
+    """Return what counts this answer's usage, and takes out what the client did not ask for."""
+    remove = exchange.usage_asked and head.events
+    nulls = remove and exchange.client.path == CHAT
+    return UsageTap(remove=remove, nulls=nulls, cached_tokens=exchange.cached_tokens, whole=whole)
+
+
+def _whole(exchange: Exchange, leg: Leg, head: AnswerHead) -> None:
     body = b"".join(leg.early)
-    if correction is not None:
-        body = correction.feed(body) + correction.flush()
+    if head.events:
+        tap = _tap(exchange, head)
+        body = tap.feed(body) + tap.flush()
+        exchange.usage = tap.usage
+    else:
+        if exchange.cached_tokens is not None:
+            correction = CachedTokensCorrection(exchange.cached_tokens)
+            body = correction.feed(body) + correction.flush()
+        exchange.usage = usage.find(body)
     client = exchange.client
     if head.length is not None:
         client.respond(leg.status, head.lines, body)
     else:  # framed as the engine framed it, as far as the client's version can
         client.start(leg.status, head.lines)
         client.finish(body)
-    exchange.usage = usage.find(body)
 
 
 def _sinks(client: ClientRequest, passage: Passage) -> tuple[Callable[[bytes], None], Callable[[bytes], None] | None]:
@@ -174,13 +204,12 @@ def _sinks(client: ClientRequest, passage: Passage) -> tuple[Callable[[bytes], N
 
     if not client.chunked:
         return bare, None
-    return framed, None if passage.corrects else passage.frames_to(write)
+    return framed, passage.frames_to(write)
 
 
-def _break_off(exchange: Exchange, error: GatewayError, last: bytes, events: bool) -> None:
+def _break_off(exchange: Exchange, error: GatewayError, mid_event: bool, events: bool) -> None:
     """End an answer that has begun: an event stream by an error event, anything else by closing the connection."""
     if events:
-        gap = b"" if not last or last.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"
-        exchange.client.finish(gap + b"data: " + error.body() + b"\n\n")
+        exchange.client.finish((b"\n\n" if mid_event else b"") + error.event(exchange.route.style))
     else:
         exchange.client.drop()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from gateway.dataplane.records import Exchange, InferenceRequest, Plan, SingleHop, TwoHop
+from gateway.errors import QueueFull
 from gateway.pool.endpoint import Endpoint, Lease
 from gateway.pool.store import Pool
 from gateway.prefix.index import PrefixIndex, shares
@@ -62,6 +63,18 @@ class Router:
         endpoint = self._pick(exchange, request, "single", self._single(request, views), known)
         return None if endpoint is None else SingleHop(self._reserve(exchange, request, endpoint), reason)
 
+    def plan_on(self, exchange: Exchange, request: InferenceRequest, name: str) -> Plan | None:
+        """Return a route to the one endpoint that can do it; None where it left, is not ready, or has another model.
+
+        Raises QueueFull where it is full: what waits in line waits for any endpoint of its model.
+        """
+        endpoint = self._pool.get(name)
+        if endpoint is None or not endpoint.ready or request.model not in endpoint.servable:
+            return None
+        if endpoint.in_flight >= self._max_in_flight:
+            raise QueueFull(f"endpoint {name}, which keeps the response before this one, is full", retry_after_s=1.0)
+        return SingleHop(self._reserve(exchange, request, endpoint), "response_id")
+
     def another(self, exchange: Exchange, request: InferenceRequest, hop: Hop, tried: Collection[str]) -> Lease | None:
         """Return a lease on an endpoint that has not been tried, or None."""
         views = [view for view in self._views() if view.name not in tried]
@@ -92,7 +105,7 @@ class Router:
         if not self._pool.has_roles:
             return views
         for one in self._pool:
-            usable = one.ready and one.name not in tried and request.model in one.model_ids
+            usable = one.accepting and one.name not in tried and request.model in one.servable
             if one.spec.role != "prefill" and usable:
                 return [view for view in views if view.role != "prefill"]
         return views

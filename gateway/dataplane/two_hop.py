@@ -3,10 +3,11 @@
 from gateway.clock import monotonic_s
 from gateway.connectors import Connector, Handoff
 from gateway.dataplane.records import Exchange, InferenceRequest
-from gateway.errors import UpstreamFailed, UpstreamTimeout
+from gateway.errors import EngineStuck, UpstreamFailed, UpstreamTimeout
 from gateway.observability.metrics import Metrics
+from gateway.pool.ejection import Event, outcome_of
 from gateway.pool.endpoint import Lease
-from gateway.upstream.client import ConnectFailed, LegTimeouts
+from gateway.upstream.client import AllInUse, ConnectFailed, LegTimeouts
 from gateway.upstream.engines import Engines, request_head
 from gateway.upstream.hop_headers import to_engine
 
@@ -30,11 +31,17 @@ class PrefillLeg:
         try:
             result = await self._ask(exchange, request, lease)
         except ConnectFailed as error:
-            endpoint.connect_failed(error.message)
+            if not isinstance(error, AllInUse):
+                endpoint.connect_failed(error.message)
+                endpoint.outcome(Event.FAIL, monotonic_s(), error.message)
             result = "prefill_connect"
-        except UpstreamTimeout:
+        except UpstreamTimeout as error:
+            endpoint.outcome(Event.SILENT, monotonic_s(), error.message)
             result = "prefill_timeout"
-        except UpstreamFailed:
+        except EngineStuck:
+            result = "prefill_no_progress"
+        except UpstreamFailed as error:
+            endpoint.outcome(Event.FAIL, monotonic_s(), error.message)
             result = "prefill_broken"
         finally:
             lease.release()
@@ -51,8 +58,14 @@ class PrefillLeg:
         # The answer is read here, so it must come as it is.
         headers = [header for header in exchange.client.headers if header[0] != b"accept-encoding"]
         lines = to_engine(headers, exchange.engine_request_id)
-        await leg.open(request_head(b"POST", exchange.client.target, lease.endpoint, lines, len(body)), body)
-        answer = await leg.read(_ANSWER_BYTES)
+        endpoint = lease.endpoint
+        endpoint.waiting.add(leg)
+        try:
+            await leg.open(request_head(b"POST", exchange.client.target, endpoint, lines, len(body)), body)
+            answer = await leg.read(_ANSWER_BYTES)
+        finally:
+            endpoint.waiting.discard(leg)
+        endpoint.outcome(outcome_of(leg.status), monotonic_s(), f"endpoint {leg.name} answered {leg.status}")
         if leg.status != 200:
             return f"prefill_{leg.status}"
         handoff = self._connector.read_handoff(answer)

@@ -6,7 +6,7 @@ To add a source: one file in this folder with a class that meets `Source`, and i
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from gateway.pool.endpoint import EndpointSpec
+from gateway.pool.spec import EndpointSpec
 
 
 class Source(Protocol):

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from urllib.parse import urlsplit
 
 from gateway.config import EndpointConfig
-from gateway.pool.endpoint import EndpointSpec
+from gateway.pool.spec import EndpointSpec
 
 
 class StaticSource:
@@ -29,5 +29,6 @@ def spec_of(endpoint: EndpointConfig) -> EndpointSpec:
         port=parts.port or (443 if tls else 80),
         role=endpoint.role,
         labels=dict(endpoint.labels),
+        loadable_adapters=endpoint.loadable_adapters,
         tls=tls,
     )

@@ -37,3 +37,8 @@ NAMESPACE = "vllm:"
 CACHE_CONFIG = "vllm:cache_config_info"
 BLOCK_SIZE_LABEL = "block_size"
 NUM_BLOCKS_LABEL = "num_gpu_blocks"
+# One series for each set of adapters that ever was, and none goes away; the value is when it was so. Told for engines
+# of one data-parallel rank alone.
+ADAPTERS = "vllm:lora_requests_info"
+ADAPTER_LABELS = ("running_lora_adapters", "waiting_lora_adapters")
+ADAPTER_SLOTS_LABEL = "max_lora"

@@ -65,7 +65,8 @@ class Admission:
         self._woken: dict[str, int] = {}
         self._waiting = self._entered = 0
         self._last_finish_s = clock()
-        self._finish_gap_s = 1.0
+        self._finish_gap_s = 1.0  # while `_gaps`, the number of gaps seen, is 0
+        self._gaps, self._busy = 0, False
         pool.on_room.append(self._on_room)
         pool.on_state.append(lambda _: self.wake_next())
 
@@ -81,11 +82,13 @@ class Admission:
 
     def check_model(self, model: str) -> None:
         """Raise ModelNotFound if endpoints have told their models and none, now or before, has told this one."""
-        if self._pool.has_told and not self._pool.remembers(model):
+        if self._pool.has_told and not self._pool.could_serve(model):
             raise ModelNotFound(model, self._pool.served_models())
 
     def may_go(self, model: str) -> bool:
         """Whether a new request may try at once: nobody before it waits or is about to try, and there is room."""
+        if not self._busy:
+            self._last_finish_s, self._busy = self._clock(), True
         return model not in self._places and model not in self._woken and self._has_room(model)
 
     def enter(self, model: str, loop: asyncio.AbstractEventLoop, before: Place | None = None) -> Place:
@@ -127,7 +130,7 @@ class Admission:
         models that share an endpoint, the one whose first has waited longest tries first: none starves another.
         """
         for model, places in sorted(self._places.items(), key=lambda line: line[1][0].number):
-            if self._pool.has_told and not self._pool.remembers(model):
+            if self._pool.has_told and not self._pool.could_serve(model):
                 while places:
                     self._wake(model, places)
             elif self._has_room(model):
@@ -136,7 +139,7 @@ class Admission:
     def late(self, model: str) -> GatewayError:
         """Return the error of a request whose wait was too long."""
         name, waited = repr(cut(model)), f"waited {self.max_wait_s:g} s (flow_control.max_queue_wait_s)"
-        if any(one.ready and model in one.model_ids for one in self._pool):
+        if any(one.ready and model in one.servable for one in self._pool):
             return QueueFull(f"no endpoint had room for {name}: {waited}", retry_after_s=self.retry_after_s())
         return NoEndpoint(f"no endpoint is ready to serve {name}: {waited}", retry_after_s=self.max_wait_s)
 
@@ -146,15 +149,18 @@ class Admission:
 
     def _has_room(self, model: str) -> bool:
         limit = self._max_in_flight
-        for one in self._pool.each():  # noqa: SIM110 - a generator costs every request more than the answer
-            if one.in_flight < limit and model in one.model_ids and one.ready:
+        for one in self._pool.each():
+            if one.in_flight + one.in_flight_elsewhere < limit and model in one.servable and one.accepting:
                 return True
         return False
 
-    def _on_room(self, _: Endpoint) -> None:
+    def _on_room(self, endpoint: Endpoint) -> None:
         now_s = self._clock()
-        gap_s, self._last_finish_s = min(now_s - self._last_finish_s, 10.0), now_s
-        self._finish_gap_s += _RATE_WEIGHT * (gap_s - self._finish_gap_s)
+        if self._busy:  # the gap behind an idle time says nothing of how fast a line moves
+            self._gaps += 1
+            gap_s = now_s - self._last_finish_s
+            self._finish_gap_s += max(_RATE_WEIGHT, 1.0 / self._gaps) * (gap_s - self._finish_gap_s)
+        self._last_finish_s, self._busy = now_s, endpoint.in_flight > 0 or self._waiting > 0
         if self._places:
             self.wake_next()
 

@@ -15,10 +15,14 @@ CHATTY = {"uvicorn.error": logging.ERROR}
 
 
 class OneLine(logging.Formatter):
-    """Formats an event as one line: UTC time, level, logger, message, and a traceback folded into the same line."""
+    """Formats an event as one line: UTC time, level, logger, message, and a traceback folded into the same line.
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    `who`, where given, stands in front of the message: which of several processes writes.
+    """
+
+    def __init__(self, who: str = "") -> None:
+        told = who.replace("%", "%%") + ": " if who else ""
+        super().__init__(f"%(asctime)s %(levelname)s %(name)s: {told}%(message)s")
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802, ARG002 - as logging calls it
         """Return the event's time as ISO 8601 in UTC, to the millisecond."""
@@ -30,13 +34,13 @@ class OneLine(logging.Formatter):
         return line if len(line) <= LINE_CHARACTERS else line[:LINE_CHARACTERS] + "…"
 
 
-def set_up_logs(level: str = "info", stream: TextIO | None = None) -> logging.Handler:
+def set_up_logs(level: str = "info", stream: TextIO | None = None, who: str = "") -> logging.Handler:
     """Send every logger's events from `level` (one of `LEVELS`) up to `stream` (stderr); return the handler.
 
     A second call replaces the first one's handler.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(OneLine())
+    handler.setFormatter(OneLine(who))
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old.formatter, OneLine)]:
         root.removeHandler(old)

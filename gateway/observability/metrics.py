@@ -1,17 +1,20 @@
 """What the gateway counts and times, and its Prometheus text.
 
-Rule: events only add to plain numbers, on the event loop's thread, with no lock; Prometheus objects are built when
-someone reads `/metrics`. What another part already knows (leases, readiness, queue) is read from it at that moment.
+Rule: events only add to plain numbers, on the event loop's thread, with no lock; a `Snapshot` and its Prometheus text
+are made when someone reads `/metrics`. What another part already knows (leases, readiness, queue) is read from it at
+that moment.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from gateway.observability.snapshot import Buckets, Labels, Series, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -25,13 +28,17 @@ LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One metric: its name, what it means, its labels, and a histogram's bucket bounds (seconds)."""
+    """One metric: its name, what it means, its labels, and a histogram's bucket bounds (seconds).
+
+    Of several processes, `--workers`, a gauge counts as the sum over those that live, or as the greatest (`peak`).
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     meaning: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
+    peak: bool = False
 
 
 REQUESTS = Spec("twohop_requests_total", "counter", "Requests answered.", ("model", "route", "code"))
@@ -54,14 +61,29 @@ PREFILL = Spec("twohop_prefill_seconds", "histogram", "Spent on a prefill leg.",
 HANDOFF = Spec(
     "twohop_handoff_seconds", "histogram", "From a prefill answer to the decode leg's first byte.", (), FIRST_TOKEN_S
 )
-READY = Spec("twohop_endpoint_ready", "gauge", "1 where an endpoint may be picked, else 0.", ("endpoint", "role"))
+READY = Spec(
+    "twohop_endpoint_ready",
+    "gauge",
+    "1 where an endpoint may be picked, by any worker, else 0.",
+    ("endpoint", "role"),
+    peak=True,
+)
 EJECTIONS = Spec(
     "twohop_endpoint_ejections_total", "counter", "Times an endpoint was taken out.", ("endpoint", "reason")
 )
 RETRIES = Spec("twohop_retries_total", "counter", "Attempts after the first.", ("reason",))
-SCRAPE_AGE = Spec("twohop_scrape_age_seconds", "gauge", "Age of an endpoint's last good scrape.", ("endpoint",))
+REFUSED_RETRIES = Spec(
+    "twohop_retries_refused_total", "counter", "Retries that were not made: the budget was used up.", ("reason",)
+)
+SCRAPE_AGE = Spec(
+    "twohop_scrape_age_seconds",
+    "gauge",
+    "Age of an endpoint's last good scrape; of several workers' the greatest.",
+    ("endpoint",),
+    peak=True,
+)
 DISCONNECTS = Spec("twohop_client_disconnects_total", "counter", "Clients gone before their answer's end.")
-INDEX_BLOCKS = Spec("twohop_index_blocks", "gauge", "Blocks in the prefix index, summed over endpoints.")
+INDEX_BLOCKS = Spec("twohop_index_blocks", "gauge", "Blocks in the prefix index, summed over endpoints and processes.")
 LOOP_LAG = Spec("twohop_loop_lag_seconds", "histogram", "How late the event loop woke a timer.", (), LAG_S)
 
 SPECS = (
@@ -84,6 +106,7 @@ SPECS = (
     READY,
     EJECTIONS,
     RETRIES,
+    REFUSED_RETRIES,
     SCRAPE_AGE,
     DISCONNECTS,
     INDEX_BLOCKS,
@@ -106,13 +129,9 @@ class Histogram:
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.total_s += seconds
 
-    def cumulative(self) -> list[tuple[str, float]]:
-        """Return Prometheus buckets: (upper bound, how many values are at most that)."""
-        buckets, seen = [], 0
-        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
-            seen += count
-            buckets.append((bound, float(seen)))
-        return buckets
+    def buckets(self) -> Buckets:
+        """Return what has been counted so far, the sum to the microsecond."""
+        return Buckets(tuple(self.counts), round(self.total_s * 1e6))
 
 
 class Tally:
@@ -140,8 +159,8 @@ class EndpointReading:
     scrape_age_s: float | None = None
 
 
-class Metrics(Collector):
-    """All metrics of one gateway, in a registry of their own.
+class Metrics:
+    """All metrics of one gateway process; `render_all` covers every process of the gateway.
 
     `endpoints`, `queue_depth` (requests by band) and `index_blocks` are called at each scrape. Label values must be
     bounded by the caller: a model that no endpoint serves is counted as "unknown". Times are seconds.
@@ -172,8 +191,7 @@ class Metrics(Collector):
         self.prefill = self._histograms[PREFILL.name].observe
         self.handoff = self._histograms[HANDOFF.name].observe
         self.loop_lag = self._histograms[LOOP_LAG.name].observe
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
+        self.over_all: Callable[[], Awaitable[Snapshot]] = self._alone
 
     def request_done(self, model: str, route: str, code: int, seconds: float, ttft_s: float | None) -> None:
         """Count a finished request; `ttft_s` is None when no byte of an answer was sent."""
@@ -214,6 +232,10 @@ class Metrics(Collector):
         """Count one attempt after the first."""
         self._tallies[RETRIES.name].add((reason,))
 
+    def retry_refused(self, reason: str) -> None:
+        """Count one failure that was not tried elsewhere for want of budget."""
+        self._tallies[REFUSED_RETRIES.name].add((reason,))
+
     def ejected(self, endpoint: str, reason: str) -> None:
         """Count one endpoint taken out of the ready ones."""
         self._tallies[EJECTIONS.name].add((endpoint, reason))
@@ -222,49 +244,76 @@ class Metrics(Collector):
         """Count one client that left before its answer's end."""
         self._tallies[DISCONNECTS.name].add(())
 
+    def snapshot(self) -> Snapshot:
+        """Return everything that this process has counted, and its gauges as they are now."""
+        endpoints = list(self._endpoints())
+        gauges: dict[str, Series] = {
+            QUEUE_DEPTH.name: {(band,): depth for band, depth in self._queue_depth().items()},
+            IN_FLIGHT.name: {(reading.name,): reading.in_flight for reading in endpoints},
+            READY.name: {(reading.name, reading.role): float(reading.ready) for reading in endpoints},
+            SCRAPE_AGE.name: {
+                (reading.name,): reading.scrape_age_s for reading in endpoints if reading.scrape_age_s is not None
+            },
+            INDEX_BLOCKS.name: {(): self._index_blocks()},
+        }
+        peaks = {spec.name: gauges.pop(spec.name) for spec in SPECS if spec.peak}
+        counters = {name: dict(tally.values) for name, tally in self._tallies.items()}
+        histograms: dict[str, dict[Labels, Buckets]] = {
+            name: {(): histogram.buckets()} for name, histogram in self._histograms.items()
+        }
+        histograms[QUEUE.name] = {(band,): histogram.buckets() for band, histogram in self._queue.items()}
+        return Snapshot(counters, histograms, gauges, peaks)
+
     def render(self) -> bytes:
-        """Return everything as Prometheus text; its content type is `CONTENT_TYPE`."""
-        return generate_latest(self.registry)
+        """Return what this process has counted as Prometheus text; its content type is `CONTENT_TYPE`."""
+        return render(self.snapshot())
+
+    async def render_all(self) -> bytes:
+        """Return the same over all processes of the gateway, those that have ended too."""
+        return render(await self.over_all())
+
+    async def _alone(self) -> Snapshot:
+        return self.snapshot()
+
+
+def render(snapshot: Snapshot) -> bytes:
+    """Return a snapshot as Prometheus text, a family for each of `SPECS`."""
+    registry = CollectorRegistry()
+    registry.register(_Families(snapshot))
+    return generate_latest(registry)
+
+
+class _Families(Collector):
+    """One Prometheus metric family for each of `SPECS`."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one Prometheus metric family for each of `SPECS`."""
-        endpoints = list(self._endpoints())
-        gauges: dict[str, list[tuple[tuple[str, ...], float]]] = {
-            QUEUE_DEPTH.name: [((band,), depth) for band, depth in self._queue_depth().items()],
-            IN_FLIGHT.name: [((reading.name,), reading.in_flight) for reading in endpoints],
-            READY.name: [((reading.name, reading.role), reading.ready) for reading in endpoints],
-            SCRAPE_AGE.name: [
-                ((reading.name,), reading.scrape_age_s) for reading in endpoints if reading.scrape_age_s is not None
-            ],
-            INDEX_BLOCKS.name: [((), self._index_blocks())],
-        }
+        snapshot = self._snapshot
         for spec in SPECS:
             if spec.kind == "counter":
-                yield _counter(spec, self._tallies[spec.name])
+                counter = CounterMetricFamily(spec.name, spec.meaning, labels=spec.labels)
+                for labels, value in snapshot.counters.get(spec.name, {}).items():
+                    counter.add_metric(labels, value)
+                yield counter
             elif spec.kind == "gauge":
-                yield _gauge(spec, gauges[spec.name])
-            elif spec.labels:
-                yield _histogram(spec, {(band,): histogram for band, histogram in self._queue.items()})
+                gauge = GaugeMetricFamily(spec.name, spec.meaning, labels=spec.labels)
+                values = snapshot.peaks if spec.peak else snapshot.sums
+                for labels, value in values.get(spec.name, {}).items():
+                    gauge.add_metric(labels, float(value))
+                yield gauge
             else:
-                yield _histogram(spec, {(): self._histograms[spec.name]})
+                histogram = HistogramMetricFamily(spec.name, spec.meaning, labels=spec.labels)
+                for labels, buckets in snapshot.histograms.get(spec.name, {}).items():
+                    histogram.add_metric(labels, cumulative(spec.bounds, buckets.counts), buckets.total_us / 1e6)
+                yield histogram
 
 
-def _counter(spec: Spec, tally: Tally) -> Metric:
-    family = CounterMetricFamily(spec.name, spec.meaning, labels=spec.labels)
-    for labels, value in tally.values.items():
-        family.add_metric(labels, value)
-    return family
-
-
-def _gauge(spec: Spec, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
-    family = GaugeMetricFamily(spec.name, spec.meaning, labels=spec.labels)
-    for labels, value in values:
-        family.add_metric(labels, float(value))
-    return family
-
-
-def _histogram(spec: Spec, histograms: Mapping[tuple[str, ...], Histogram]) -> Metric:
-    family = HistogramMetricFamily(spec.name, spec.meaning, labels=spec.labels)
-    for labels, histogram in histograms.items():
-        family.add_metric(labels, histogram.cumulative(), histogram.total_s)
-    return family
+def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Return Prometheus buckets: (upper bound, how many values are at most that)."""
+    buckets, seen = [], 0
+    for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
+        seen += count
+        buckets.append((bound, float(seen)))
+    return buckets

@@ -18,7 +18,7 @@ class Receipt:
 
     `decisions` holds each routing decision of the last turn and of the retries, with its hop, in order, and `attempts`
     (endpoint, outcome) of each leg sent. `endpoint` is the one that answered; `prefill` the one that filled its cache,
-    on two hops only.
+    on two hops only. `kind` is which route of the API it came in by, one of `gateway.api.routes.KINDS`.
     """
 
     request_id: str
@@ -26,6 +26,7 @@ class Receipt:
     model: str = ""
     route: str = ""
     reason: str = ""
+    kind: str = ""
     decisions: list[tuple[Hop, Decision]] = field(default_factory=list)
     endpoint: str | None = None
     prefill: str | None = None
@@ -44,6 +45,7 @@ class Receipt:
             "request_id": self.request_id,
             "at": datetime.fromtimestamp(self.at_s, UTC).isoformat(timespec="milliseconds"),
             "model": self.model,
+            "kind": self.kind,
             "route": self.route,
             "reason": self.reason,
             "endpoint": self.endpoint,

@@ -6,7 +6,7 @@ Rule: the admin's word on a name holds until the source tells something else und
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gateway.pool.endpoint import EndpointSpec
+from gateway.pool.spec import EndpointSpec
 
 Specs = Mapping[str, EndpointSpec]
 

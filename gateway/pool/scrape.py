@@ -10,7 +10,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gateway.engines.vllm import BLOCK_SIZE_LABEL, CACHE_CONFIG, FAMILIES, NAMESPACE, NUM_BLOCKS_LABEL, Family
+from gateway.engines.vllm import (
+    ADAPTER_LABELS,
+    ADAPTER_SLOTS_LABEL,
+    ADAPTERS,
+    BLOCK_SIZE_LABEL,
+    CACHE_CONFIG,
+    FAMILIES,
+    NAMESPACE,
+    NUM_BLOCKS_LABEL,
+    Family,
+)
 
 
 class BadSample(Exception):
@@ -23,7 +33,8 @@ class Load:
 
     `waiting` and `running` are requests, `kv_usage` the mean share of KV blocks in use (0 to 1), `prefix_queries` and
     `prefix_hits` tokens since the process began, `block_tokens` tokens a block, `num_blocks` blocks a rank,
-    `process_started_s` seconds since the epoch.
+    `process_started_s` seconds since the epoch. `adapters` are the names of the LoRA adapters that requests run with or
+    wait for, `adapter_slots` how many may run at a time.
     """
 
     waiting: float | None = None
@@ -34,6 +45,8 @@ class Load:
     block_tokens: int | None = None
     num_blocks: int | None = None
     process_started_s: float | None = None
+    adapters: tuple[str, ...] | None = None
+    adapter_slots: int | None = None
 
     def restarted_since(self, before: "Load") -> bool:
         """Whether another process told `before`: it began at another time, or its counters were higher."""
@@ -50,9 +63,10 @@ def _fell(before: float | None, now: float | None) -> bool:
     return before is not None and now is not None and now < before
 
 
-_NAMES = (*FAMILIES, CACHE_CONFIG)
+_NAMES = (*FAMILIES, CACHE_CONFIG, ADAPTERS)
 _OWN = "|".join(re.escape(name.removeprefix(NAMESPACE)) for name in _NAMES if name.startswith(NAMESPACE))
 _OTHER = "|".join(re.escape(name) for name in _NAMES if not name.startswith(NAMESPACE))
+_LABELLED = frozenset({CACHE_CONFIG, ADAPTERS})
 # A literal newline in front and the namespace once make this seven times as fast as `^` with whole names.
 _INTERESTING = re.compile(rf"\n({NAMESPACE}(?:{_OWN})|{_OTHER})(?=[{{ \t])([^\n]*)".encode())
 # A number can be read in one way alone, so that a long line of digits costs no more than its length.
@@ -67,17 +81,29 @@ def parse(text: bytes) -> Load:
         raise BadSample("the text ends in the middle of a line" if text else "the text is empty")
     values: dict[Family, list[float]] = {}
     config: Mapping[str, int | None] = {}
+    adapters: tuple[float, bytes] | None = None
     for match in _INTERESTING.finditer(b"\n" + text):
         name, rest = match[1].decode(), match[2]
+        if name in _LABELLED and len(rest) > LINE_BYTES:  # the loop stands still while labels are searched for
+            raise BadSample(f"a line of {name} is over {LINE_BYTES} bytes")
         if name == CACHE_CONFIG:
-            if len(rest) > LINE_BYTES:  # its labels are searched for, and the loop stands still meanwhile
-                raise BadSample(f"a line of {name} is over {LINE_BYTES} bytes")
             config = config or _cache_config(rest)
+        elif name == ADAPTERS:
+            told_s = _value(name, rest)
+            if adapters is None or told_s >= adapters[0]:
+                adapters = (told_s, rest)
         else:
             values.setdefault(FAMILIES[name], []).append(_value(name, rest))
     if not any(family.figure != "process_started_s" for family in values):
         raise BadSample("no figure of an engine is in the text")
-    return Load(**_join(values), block_tokens=config.get(BLOCK_SIZE_LABEL), num_blocks=config.get(NUM_BLOCKS_LABEL))
+    names, slots = _adapters(adapters[1]) if adapters is not None else (None, None)
+    return Load(
+        **_join(values),
+        block_tokens=config.get(BLOCK_SIZE_LABEL),
+        num_blocks=config.get(NUM_BLOCKS_LABEL),
+        adapters=names,
+        adapter_slots=slots,
+    )
 
 
 def _value(name: str, rest: bytes) -> float:
@@ -111,6 +137,21 @@ def _cache_config(rest: bytes) -> dict[str, int | None]:
     """Return block size and number of blocks from the labels; None for what is no number (yet)."""
     labels = {name.decode(): value for name, value in _LABEL.findall(rest)}
     return {name: _count(labels.get(name, b"")) for name in (BLOCK_SIZE_LABEL, NUM_BLOCKS_LABEL)}
+
+
+def _adapters(rest: bytes) -> tuple[tuple[str, ...], int | None]:
+    """Return the names of the adapters that run or wait, and how many may run, from the labels of the newest series."""
+    labels = {name.decode(): value for name, value in _LABEL.findall(rest)}
+    listed = b",".join([labels.get(label, b"") for label in ADAPTER_LABELS]).decode("utf-8", "replace")
+    names = dict.fromkeys(name.strip() for name in _ESCAPED.sub(_unescaped, listed).split(","))
+    return tuple(name for name in names if name), _count(labels.get(ADAPTER_SLOTS_LABEL, b""))
+
+
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]
 
 
 def _count(text: bytes) -> int | None:

@@ -5,7 +5,7 @@ Invariant: an endpoint that hangs, drips or lies delays no other, and its metric
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,9 +14,11 @@ import msgspec
 from gateway.clock import chance, monotonic_s
 from gateway.config import HealthConfig, ScrapeConfig
 from gateway.discovery import Source
-from gateway.pool.endpoint import Endpoint, EndpointSpec, Model
+from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Signal, State
 from gateway.pool.scrape import BadSample, parse
+from gateway.pool.spec import EndpointSpec, Model
+from gateway.pool.standing import StandingWatch
 from gateway.pool.store import Pool
 from gateway.upstream.fetch import Answer, Fetcher
 from gateway.upstream.tls import Tls
@@ -49,8 +51,16 @@ class _Followed:
     scrape_logged: bool = False
 
 
+def _always(_: str) -> bool:
+    """Take every endpoint for one that sends bytes."""
+    return True
+
+
 class Watch:
-    """Follows endpoints with tasks in `group`; every change reaches the pool's listeners from the event loop."""
+    """Follows endpoints with tasks in `group`; every change reaches the pool's listeners from the event loop.
+
+    `stirred(name)` tells whether any data-plane connection of an endpoint got a byte since it was last asked.
+    """
 
     def __init__(
         self,
@@ -59,6 +69,7 @@ class Watch:
         health: HealthConfig,
         group: asyncio.TaskGroup,
         tls: Tls | None = None,
+        stirred: Callable[[str], bool] = _always,
     ) -> None:
         self._pool = pool
         self._scrape = scrape
@@ -66,6 +77,7 @@ class Watch:
         self._group = group
         self._tls = tls
         self._followed: dict[str, tuple[_Followed, asyncio.Task[None]]] = {}
+        self._standings = StandingWatch(pool, health.progress_s, stirred)
         pool.on_state.append(self._state_changed)
         pool.on_trouble.append(self._trouble)
 
@@ -87,6 +99,7 @@ class Watch:
         if (scrape, health) == (self._scrape, self._health):
             return
         self._scrape, self._health = scrape, health
+        self._standings.configure(health.progress_s)
         for followed, _ in self._followed.values():
             followed.probe_now.set()
             followed.scrape_now.set()
@@ -105,12 +118,15 @@ class Watch:
             entry[1].cancel()
 
     async def _follow(self, followed: _Followed) -> None:
+        client = followed.client
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._probe_on(followed), name=f"probe {followed.endpoint.name}")
                 group.create_task(self._scrape_on(followed), name=f"scrape {followed.endpoint.name}")
+                follow = self._standings.follow(followed.endpoint, client.post)
+                group.create_task(follow, name=f"standing {followed.endpoint.name}")
         finally:
-            followed.client.close()
+            client.close()
 
     async def _probe_on(self, followed: _Followed) -> None:
         endpoint = followed.endpoint
@@ -121,7 +137,10 @@ class Watch:
                 endpoint.tell_models(verdict.models)
             endpoint.observe(verdict.signal, verdict.reason)
             _log_state(followed)
+            probed_s = monotonic_s()
             await _wait(followed.probe_now, self._pause_s(followed))
+            # Requests that fail one after the other ask for a probe each: not more often than one that is not ready.
+            await asyncio.sleep(probed_s + FIRST_PAUSE_S - monotonic_s())
 
     def _pause_s(self, followed: _Followed) -> float:
         health, interval_s = followed.endpoint.health, self._health.interval_s

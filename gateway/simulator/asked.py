@@ -15,7 +15,15 @@ INTEGERS = (
     "max_tokens", "max_completion_tokens", "min_tokens", "n", "seed", "top_logprobs", "top_k", "priority",
 )  # fmt: skip
 NUMBERS = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "min_p")
-FLAGS = ("stream", "ignore_eos", "echo", "return_token_ids", "include_stop_str_in_output", "add_generation_prompt")
+FLAGS = (
+    "stream",
+    "ignore_eos",
+    "echo",
+    "return_token_ids",
+    "include_stop_str_in_output",
+    "add_generation_prompt",
+    "continue_final_message",
+)
 
 
 @dataclass(slots=True)
@@ -64,7 +72,10 @@ def chat_request(body: Body, models: tuple[str, ...], max_model_len: int) -> Ask
         top = int(body.get("top_logprobs") or 0)
     elif body.get("top_logprobs"):
         raise malformed("top_logprobs needs logprobs to be true", "top_logprobs")
-    text = chat_text(messages, body.get("tools"), generation_prompt=body.get("add_generation_prompt", True) is True)
+    prompt, continues = body.get("add_generation_prompt", True) is True, body.get("continue_final_message") is True
+    if prompt and continues:
+        raise malformed("add_generation_prompt and continue_final_message exclude each other", "add_generation_prompt")
+    text = chat_text(messages, body.get("tools"), generation_prompt=prompt, continues=continues)
     limit = body.get("max_completion_tokens")
     limit = body.get("max_tokens") if limit is None else limit
     asked = _asked(body, True, model, [encode(text)], [text], limit, top, max_model_len)

@@ -9,8 +9,11 @@ from typing import Any
 import msgspec
 
 
-def chat_text(messages: list[Any], tools: Any, *, generation_prompt: bool) -> str:
-    """Return the prompt text for `messages`, each an object with `role` and `content` (text, parts or null)."""
+def chat_text(messages: list[Any], tools: Any, *, generation_prompt: bool, continues: bool = False) -> str:
+    """Return the prompt text for `messages`, each an object with `role` and `content` (text, parts or null).
+
+    `continues`: the last message is not over.
+    """
     parts = []
     if tools:
         parts.append(f"<|tools|>\n{msgspec.json.encode(tools).decode()}<|end|>\n")
@@ -20,6 +23,8 @@ def chat_text(messages: list[Any], tools: Any, *, generation_prompt: bool) -> st
         calls = message.get("tool_calls")
         called = msgspec.json.encode(calls).decode() if calls else ""
         parts.append(f"<|{message.get('role')}|>\n{_content(message.get('content'))}{called}<|end|>\n")
+    if continues and len(parts) > bool(tools):
+        parts[-1] = parts[-1].removesuffix("<|end|>\n")
     if generation_prompt:
         parts.append("<|assistant|>\n")
     return "".join(parts)

@@ -21,6 +21,10 @@ class ConnectFailed(UpstreamFailed):
     """No connection could be opened: the engine has not seen the request."""
 
 
+class AllInUse(ConnectFailed):
+    """Every connection that may be open to it was busy for too long: our own limit, not the engine's fault."""
+
+
 class AnswerTooLong(UpstreamFailed):
     """The body is over the bytes it may have; what came of it is in the leg's `early`."""
 
@@ -157,6 +161,11 @@ class Leg:
             self.resume()
         return chunk
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended this leg before its answer was whole; None while it has not."""
+        return self._failure
+
     def pause(self) -> None:
         """Stop reading from the engine: the client does not keep up."""
         if self._connection is not None and self._connection.transport is not None:
@@ -257,7 +266,8 @@ class Leg:
             reason = "the connection was closed at once"
         if self._failure is not None:
             raise self._failure
-        raise ConnectFailed(f"endpoint {self.name}: {reason}") from error
+        kind = AllInUse if connecting.cancelled() and attempt.queued else ConnectFailed
+        raise kind(f"endpoint {self.name}: {reason}") from error
 
     def _too_slow(self, attempt: Attempt) -> str:
         if attempt.queued:

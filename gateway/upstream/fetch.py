@@ -1,18 +1,20 @@
-"""GETs of an engine's small pages, health, models and metrics, beside the data plane.
+"""GETs of an engine's small pages, health, models and metrics, and POSTs that ask for a token, beside the data plane.
 
-Invariant: `get` never raises but for cancellation, and keeps to its limits of time and size whatever the engine does.
+Invariant: neither raises but for cancellation, and keeps to its limits of time and size whatever the engine does.
 """
 
 import asyncio
 from typing import NamedTuple
 
-from gateway.errors import UpstreamFailed, UpstreamTimeout
-from gateway.pool.endpoint import EndpointSpec
+from gateway.errors import EngineError, UpstreamFailed, UpstreamTimeout
+from gateway.pool.spec import EndpointSpec
 from gateway.upstream.client import AnswerTooLong, ConnectFailed, Leg, LegTimeouts
 from gateway.upstream.pool import ConnectionPool
 from gateway.upstream.tls import Tls
 
 MAX_CONNECTIONS = 4
+
+_POSTED_ANSWER_BYTES = 1 << 20
 
 
 class Answer(NamedTuple):
@@ -47,6 +49,21 @@ class Fetcher:
             return Answer(0, problem=f"GET {path} failed: {_reason(error)}")
         finally:
             leg.abort(asyncio.CancelledError())  # does nothing to a leg that is over
+
+    async def post(self, path: str, body: bytes, timeout_s: float) -> int:
+        """POST a JSON body; return the status once the answer is whole, 0 where none came. Never raises likewise."""
+        leg = Leg("", self._pool, LegTimeouts(timeout_s, timeout_s, timeout_s, timeout_s), self._loop)
+        more = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+        lines = self._lines.removesuffix(b"\r\n") + more
+        try:
+            await leg.open(b"POST %b HTTP/1.1\r\n%b" % (path.encode("ascii"), lines), body)
+            await leg.read(_POSTED_ANSWER_BYTES)
+        except EngineError:
+            return 0
+        else:
+            return leg.status
+        finally:
+            leg.abort(asyncio.CancelledError())
 
     def close(self) -> None:
         """Close the connections that are idle."""

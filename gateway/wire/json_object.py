@@ -63,12 +63,18 @@ def integer(raw: msgspec.Raw | None) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def names(raw: msgspec.Raw) -> frozenset[str]:
+    """Return the member names of the object in `raw`; none where it is no object."""
+    value = _decoded(raw)
+    return frozenset(value) if isinstance(value, dict) else frozenset()
+
+
 def _decoded(raw: msgspec.Raw | None) -> object:
     if raw is None:
         return None
     try:
         return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -1,4 +1,4 @@
-"""The filter `model_served`: the exact model or adapter name must be among what the endpoint has told."""
+"""The filter `model_served`: the exact model or adapter name must be among what the endpoint has told, or can load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

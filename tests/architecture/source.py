@@ -17,8 +17,12 @@ DECIDING = (
     "gateway/connectors/",
     "gateway/config_diff.py",
     "gateway/pool/health.py",
+    "gateway/pool/ejection.py",
+    "gateway/pool/progress.py",
     "gateway/pool/overrides.py",
     "gateway/pool/scrape.py",
+    "gateway/flowcontrol/retry_budget.py",
+    "gateway/observability/snapshot.py",
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

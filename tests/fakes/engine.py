@@ -1,6 +1,7 @@
 """A real HTTP server on a free port whose answers to POSTs are a test's own coroutine, byte by byte.
 
-GET /health, /v1/models and /metrics are answered as an idle engine would.
+So are those to any request for a response by its id. GET /health, /v1/models and /metrics are answered as an idle
+engine would.
 """
 
 import asyncio
@@ -16,6 +17,10 @@ METRICS = (
     'vllm:num_requests_waiting{{engine="0",model_name="m"}} {waiting}\n'
     'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} 0.0\n'
 )
+ADAPTERS = (
+    'vllm:lora_requests_info{{max_lora="2",running_lora_adapters="old",waiting_lora_adapters=""}} 1.7e9\n'
+    'vllm:lora_requests_info{{max_lora="2",running_lora_adapters="{active}",waiting_lora_adapters=""}} 1.8e9\n'
+)
 
 
 @dataclass
@@ -27,6 +32,7 @@ class Call:
     body: bytes
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    method: str = "POST"
 
     @property
     def json(self) -> Any:
@@ -76,12 +82,14 @@ Handler = Callable[[Call], Awaitable[None]]
 
 @dataclass
 class FakeEngine:
-    """The server: `calls` in order of arrival, `open_connections` now."""
+    """The server: `calls` in order of arrival; `adapters` maps a name to its base model, `active` lists some."""
 
     handler: Handler
     models: list[str] = field(default_factory=lambda: ["m"])
     running: int = 0
     waiting: int = 0
+    adapters: dict[str, str] = field(default_factory=dict)
+    active: str | None = None
     calls: list[Call] = field(default_factory=list)
     connections: set[asyncio.StreamWriter] = field(default_factory=set)
     port: int = 0
@@ -105,8 +113,8 @@ class FakeEngine:
         try:
             while (request := await _read_request(reader)) is not None:
                 method, path, headers, body = request
-                call = Call(path, headers, body, reader, writer)
-                if method == "POST":
+                call = Call(path, headers, body, reader, writer, method)
+                if method == "POST" or path.startswith("/v1/responses/"):
                     self.calls.append(call)
                     await self.handler(call)
                 else:
@@ -120,9 +128,14 @@ class FakeEngine:
 
     def _get(self, call: Call) -> None:
         if call.path == "/v1/models":
-            call.answer(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
+            own = [{"id": name, "object": "model"} for name in self.models]
+            adapters = [{"id": name, "object": "model", "parent": base} for name, base in self.adapters.items()]
+            call.answer(200, {"object": "list", "data": own + adapters})
         elif call.path == "/metrics":
-            call.answer(200, METRICS.format(running=self.running, waiting=self.waiting).encode())
+            told = METRICS.format(running=self.running, waiting=self.waiting)
+            if self.active is not None:
+                told += ADAPTERS.format(active=self.active)
+            call.answer(200, told.encode())
         elif call.path == "/health":
             call.answer(200, b"")
         else:

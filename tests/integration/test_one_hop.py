@@ -129,7 +129,8 @@ async def test_an_engine_lost_in_mid_stream_ends_it_with_one_error_event():
         call.writer.close()
 
     async with fake_engine(break_off) as engine, run_gateway([engine.url]) as gateway:
-        reply = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+        asks = {"stream_options": {"include_usage": True}}
+        reply = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True, **asks})
         assert reply.content.startswith(b"data: 1\n\ndata: 2\n\ndata: {")
         assert json.loads(reply.content.split(b"\n\n")[2][6:])["error"]["code"] == "upstream_failed"
         assert reply.content.count(b'"error":') == 1

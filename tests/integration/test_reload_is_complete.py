@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 from gateway.app import Parts, build, reconfigured
 from gateway.config import Config
 from gateway.config_types import Section
-from gateway.pool.endpoint import EndpointSpec
+from gateway.pool.spec import EndpointSpec
 
 ROUTING = {
     "scorers": {"queue_depth": {"weight": 5.0, "full_at": 16}},

@@ -56,7 +56,8 @@ async def until_it_is_not_ready(url: str) -> None:
         (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ROUTING__SCORERS": "{queue_dept: 1}"}, "queue_depth"),
         (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_DISAGGREGATION__CONNECTOR": "nxil"}, "did you mean 'nixl'?"),
         (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_ADMIN__LISTEN": "0.0.0.0:0"}, "token"),
-        (["--endpoint", "http://127.0.0.1:1", "--workers", "2"], {}, "--workers"),
+        (["--endpoint", "http://127.0.0.1:1", "--workers", "0"], {}, "--workers: workers: must be"),
+        (["--endpoint", "http://127.0.0.1:1"], {"TWOHOP_WORKERS": "many"}, "TWOHOP_WORKERS"),
     ],
 )
 async def test_a_wrong_configuration_is_refused_with_the_fix(arguments, environment, said):
@@ -77,12 +78,14 @@ async def test_an_unknown_key_names_file_line_and_the_nearest_name(tmp_path):
     assert "'routing'" in errors.decode()
 
 
-async def test_a_port_in_use_is_said_so():
+@pytest.mark.parametrize("count", ["1", "2"])
+async def test_a_port_in_use_is_said_so(count: str):
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as the workers of another gateway have it
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        async with serve("--listen", address, "--endpoint", "http://127.0.0.1:1") as process:
+        async with serve("--listen", address, "--endpoint", "http://127.0.0.1:1", "--workers", count) as process:
             _, errors = await process.communicate()
     assert process.returncode == 2
     assert f"cannot listen on {address}" in errors.decode()

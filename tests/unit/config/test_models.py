@@ -14,6 +14,7 @@ def test_the_defaults_are_the_documented_ones():
         "prefix_cache": 3.0,
         "queue_depth": 2.0,
         "kv_usage": 1.0,
+        "lora": 1.0,
     }
     assert config.routing.filters == ("healthy", "model_served", "role")
     assert (config.limits.body_bytes, config.limits.header_bytes, config.drain.grace_s) == (33_554_432, 65_536, 60.0)

@@ -95,7 +95,7 @@ def test_a_text_in_the_environment_is_taken_as_it_is_and_null_turns_off():
 def test_one_scorers_variable_leaves_the_others_their_weights(write):
     environ = {"TWOHOP_ROUTING__SCORERS__PREFIX_CACHE": "9"}
     weights = {name: one.weight for name, one in load(None, environ, ENGINE).routing.scorers.items()}
-    assert weights == {"prefix_cache": 9.0, "queue_depth": 2.0, "kv_usage": 1.0}
+    assert weights == {"prefix_cache": 9.0, "queue_depth": 2.0, "kv_usage": 1.0, "lora": 1.0}
     path = write("routing: {scorers: {in_flight: 1}}")
     weights = {name: one.weight for name, one in load(path, environ, ENGINE).routing.scorers.items()}
     assert weights == {"in_flight": 1.0, "prefix_cache": 9.0}

@@ -2,19 +2,21 @@
 
 import pytest
 
+from gateway.api.routes import POSTED
 from gateway.dataplane.parse import parse
 from gateway.dataplane.records import Exchange, Plan, SingleHop, TwoHop
 from gateway.dataplane.route import Router
+from gateway.errors import QueueFull
 from gateway.observability.receipts import Receipt
-from gateway.pool.endpoint import EndpointSpec, Model
 from gateway.pool.health import Signal
+from gateway.pool.spec import EndpointSpec, Model
 from gateway.pool.store import Pool
 from gateway.prefix.index import PrefixIndex
 from scorers.model import Role
 from scorers.registry import build_profile
 
 LIMIT = 2
-REQUEST = parse(b'{"model":"m","prompt":"%b"}' % (b"x" * 500), "/v1/completions")
+REQUEST = parse(b'{"model":"m","prompt":"%b"}' % (b"x" * 500), POSTED["/v1/completions"])
 
 
 class Routed:
@@ -83,3 +85,34 @@ def test_a_receipt_holds_the_decisions_of_the_last_turn_alone(exchange: Exchange
     leases.pop().release()
     assert isinstance(routed.plan(exchange), SingleHop)
     assert [decision.picked for _, decision in exchange.receipt.decisions] == ["d", None, "d"]
+
+
+def test_what_one_endpoint_alone_can_do_goes_there_or_is_refused_where_that_is_full(exchange: Exchange):
+    routed = Routed()
+    routed.ready("a", "both")
+    routed.ready("b", "both", model="other")
+    for name in ("b", "gone"):
+        assert routed.router.plan_on(exchange, REQUEST, name) is None
+    assert exchange.leases == []
+    for _ in range(LIMIT):
+        plan = routed.router.plan_on(exchange, REQUEST, "a")
+        assert isinstance(plan, SingleHop)
+        assert (plan.lease.endpoint.name, plan.reason) == ("a", "response_id")
+    with pytest.raises(QueueFull) as full:
+        routed.router.plan_on(exchange, REQUEST, "a")
+    assert full.value.retry_after is not None
+    endpoint = routed.pool.get("a")
+    assert endpoint is not None
+    endpoint.drain()
+    assert routed.router.plan_on(exchange, REQUEST, "a") is None
+
+
+def test_a_model_that_can_be_loaded_is_routed_and_a_made_up_name_is_not_told(exchange: Exchange):
+    routed = Routed()
+    endpoint = routed.pool.add(EndpointSpec("a", "http://a:1", "a", 1, loadable_adapters=("team/*",)))
+    endpoint.tell_models([Model("m", {"id": "m"})])
+    endpoint.observe(Signal.PASS)
+    request = parse(b'{"model":"team/x","prompt":"x"}', POSTED["/v1/completions"])
+    assert isinstance(routed.router.plan(exchange, request), SingleHop)
+    assert (routed.pool.could_serve("team/x"), routed.pool.remembers("team/x")) == (True, False)
+    assert not routed.pool.could_serve("other/x")

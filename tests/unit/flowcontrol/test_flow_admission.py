@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from gateway.errors import ModelNotFound, NoEndpoint, QueueFull
 from gateway.flowcontrol.controller import Admission, Place
-from gateway.pool.endpoint import Endpoint, EndpointSpec, Lease, Model
+from gateway.pool.endpoint import Endpoint, Lease
 from gateway.pool.health import Signal
+from gateway.pool.spec import EndpointSpec, Model
 from gateway.pool.store import Pool
 
 LIMIT = 2
@@ -371,8 +372,11 @@ async def test_retry_after_follows_the_rate_at_which_requests_end():
     room = Room()
     endpoint = room.ready("a", "m")
     for _ in range(100):
+        room.now_s += 50.0  # nothing to do meanwhile
+        assert room.admission.may_go("m")
+        lease = endpoint.lease()
         room.now_s += 4.0
-        endpoint.lease().release()
+        lease.release()
     for _ in range(4):
         room.admission.enter("m", room.loop)
     assert room.admission.retry_after_s() == 20

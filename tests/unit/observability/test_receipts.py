@@ -53,7 +53,7 @@ def test_a_decision_shows_every_term_of_every_score():
 
 
 def test_a_receipt_tells_the_whole_way_as_json():
-    receipt = Receipt("id-1", 1.5, model="m", route="two_hop", reason="pair_ready")
+    receipt = Receipt("id-1", 1.5, model="m", route="two_hop", reason="pair_ready", kind="chat")
     receipt.decisions.append(("prefill", DECISION))
     receipt.attempts += [("a", "connect_failed"), ("b", "ok")]
     receipt.endpoint, receipt.prefill, receipt.status = "b", "p", 200
@@ -63,6 +63,7 @@ def test_a_receipt_tells_the_whole_way_as_json():
         "request_id": "id-1",
         "at": "1970-01-01T00:00:01.500+00:00",
         "model": "m",
+        "kind": "chat",
         "route": "two_hop",
         "reason": "pair_ready",
         "endpoint": "b",

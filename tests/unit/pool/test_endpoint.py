@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pool.endpoint import Endpoint, EndpointSpec, Model
+from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Signal
 from gateway.pool.scrape import Load
+from gateway.pool.spec import EndpointSpec, Model
+from scorers.model import Adapters
 
 
 def spec(name: str = "a", **more) -> EndpointSpec:
@@ -191,8 +193,10 @@ def test_the_description_is_plain_json_and_tells_the_age_of_the_data():
         "state": "ready",
         "ready": True,
         "why_not_ready": None,
+        "ejected_for_s": None,
         "models": ["m"],
         "in_flight": 1,
+        "in_flight_elsewhere": 0,
         "sent_since_scrape": 1,
         "finished_since_scrape": 0,
         "load": {
@@ -204,9 +208,35 @@ def test_the_description_is_plain_json_and_tells_the_age_of_the_data():
             "block_tokens": 16,
             "num_blocks": None,
             "process_started_s": None,
+            "adapters": None,
+            "adapter_slots": None,
         },
         "scrape_age_s": 3.0,
         "stale": False,
         "scrape_error": None,
         "identity_changes": 0,
     }
+
+
+def test_the_view_tells_the_adapters_of_the_present_process():
+    endpoint = ready_endpoint()
+    models = [Model("m", {"id": "m"}), Model("a", {"id": "a", "parent": "m"})]
+    endpoint.tell_models(models)
+    assert endpoint.view(0.0).adapters is None
+    endpoint.accept_scrape(endpoint.begin_scrape(1.0), Load(running=1, adapters=("a",), adapter_slots=2))
+    assert endpoint.view(1.0).adapters == Adapters(frozenset({"m"}), frozenset({"a"}), 2)
+    endpoint.tell_models([*models, Model("n", {"id": "n"})])  # another list of its own: another process
+    assert endpoint.view(1.0).adapters is None
+    endpoint.accept_scrape(endpoint.begin_scrape(2.0), Load(adapters=()))
+    assert endpoint.view(2.0).adapters == Adapters(frozenset({"m", "n"}))
+
+
+def test_what_can_be_loaded_is_served_and_never_listed():
+    endpoint = Endpoint(EndpointSpec("a", "http://a:1", "a", 1, loadable_adapters=("team/*", "x?")))
+    for models in ((), (Model("m", {"id": "m"}),)):
+        if models:
+            endpoint.tell_models(models)
+        able = [name for name in ("m", "team/a", "team", "xy", "xyz", "Team/a") if name in endpoint.servable]
+        assert able == ([] if not models else ["m"]) + ["team/a", "xy"]
+    assert endpoint.model_ids == {"m"}
+    assert Endpoint(EndpointSpec("b", "http://b:1", "b", 1)).servable == frozenset()

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.endpoints import Command, Endpoints, order_key
-from gateway.pool.endpoint import EndpointSpec
 from gateway.pool.health import Signal
+from gateway.pool.spec import EndpointSpec
 from gateway.pool.store import Pool
 
 NAMES = st.sampled_from("abc")

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pool.endpoint import EndpointSpec
 from gateway.pool.overrides import Override, added, kept, removed, wanted
+from gateway.pool.spec import EndpointSpec
 
 NAMES = "abc"
 SPECS = st.builds(

@@ -104,3 +104,32 @@ def test_a_line_too_long_to_be_searched_is_refused():
     line = b'vllm:cache_config_info{a="' + b'\\"' * 40_000 + b'"} 1\n'
     with pytest.raises(BadSample, match="cache_config_info is over 65536 bytes"):
         parse(b"vllm:num_requests_waiting 0\n" + line)
+
+
+def info(running: str, waiting: str, value: float, slots: str = "4") -> bytes:
+    labels = f'max_lora="{slots}",running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"'
+    return f"vllm:lora_requests_info{{{labels}}} {value}\n".encode()
+
+
+def test_of_all_sets_of_adapters_that_ever_were_the_newest_counts():
+    base = b"vllm:num_requests_running 1\n"
+    old, new = info("a,b", "c", 1.7e9), info("b", "d,b", 1.8e9)
+    for text in (base + old + new, new + base + old):
+        assert (parse(text).adapters, parse(text).adapter_slots) == (("b", "d"), 4)
+    assert parse(base + old + info("", "", 1.9e9)).adapters == ()
+    assert parse(base + info("x", "", 1.0) + info("y", "", 1.0)).adapters == ("y",)
+    assert parse(base).adapters is None
+    assert parse(base + info("a", "", 1.0, slots="many")).adapter_slots is None
+    assert parse(base + b"vllm:lora_requests_info 1\n").adapters == ()
+
+
+def test_adapter_names_are_read_as_they_were_written():
+    names = 'org/a\\\\b, q\\"\u00e9'
+    assert parse(b"vllm:num_requests_running 1\n" + info(names, "", 1.0)).adapters == ("org/a\\b", 'q"\u00e9')
+    assert parse(b"vllm:num_requests_running 1\n" + info("a\\nb", "", 1.0)).adapters == ("a\nb",)
+
+
+@pytest.mark.parametrize("line", [info("a" * 70_000, "", 1.0), info("a", "", float("nan")), info("a", "", -1.0)])
+def test_adapters_that_cannot_be_believed_spoil_the_sample(line):
+    with pytest.raises(BadSample):
+        parse(b"vllm:num_requests_running 1\n" + line)

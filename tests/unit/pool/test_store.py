@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.pool import store
-from gateway.pool.endpoint import EndpointSpec, Model
+from gateway.pool import ejection, store
+from gateway.pool.ejection import Event
+from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Limits, Signal
+from gateway.pool.spec import EndpointSpec, Model
 from gateway.pool.store import Pool
 
 
@@ -142,3 +144,113 @@ def test_a_ready_endpoint_that_gains_a_model_tells_of_room():
     assert told == ["a"]
     endpoint.tell_models([Model("m", {}), Model("adapter", {"parent": "m"})])
     assert told == ["a", "a"]
+
+
+def member(pool: Pool, name: str) -> Endpoint:
+    endpoint = pool.get(name)
+    assert endpoint is not None
+    return endpoint
+
+
+def failing(endpoint, times: int = 5) -> None:
+    for _ in range(times):
+        endpoint.outcome(Event.FAIL, 1.0, "answered 500")
+
+
+def pool_of(**endpoints: tuple[str, ...]) -> Pool:
+    pool = Pool()
+    for name, models in endpoints.items():
+        make_ready(pool.add(spec(name, "prefill" if name.startswith("p") else "both")), *models)
+    return pool
+
+
+def ready(pool: Pool) -> set[str]:
+    return {one.name for one in pool if one.ready}
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "left"),
+    [
+        ({"a": ("m",)}, {"a"}),
+        ({"a": ("m",), "b": ("n",)}, {"a", "b"}),
+        ({"a": ("m",), "b": ("m",)}, {"b"}),
+        ({"a": ("m", "adapter"), "b": ("m",)}, {"a", "b"}),
+        ({"a": ("m", "n"), "b": ("m",), "c": ("n",)}, {"b", "c"}),
+        ({"a": ("m",), "p": ("m",)}, {"p"}),
+        ({"p": ("m",), "b": ("m",)}, {"b"}),
+    ],
+)
+def test_an_endpoint_is_ejected_only_where_each_of_its_models_has_another(endpoints, left):
+    pool = pool_of(**endpoints)
+    failing(next(iter(pool)))
+    assert ready(pool) == left
+
+
+def test_however_many_fail_one_stays_and_what_it_counted_holds_once_another_is_back():
+    pool = pool_of(a=("m",), b=("m",), c=("m",))
+    a, b, c = pool
+    for one in (a, b, c):
+        failing(one)
+    assert ready(pool) == {"c"}
+    a.outcome(Event.DUE, 2.0)
+    failing(c, 1)
+    assert ready(pool) == {"a", "c"}  # one on trial cannot take its place
+    a.outcome(Event.SUCCESS, 2.1)
+    failing(c, 1)
+    assert ready(pool) == {"a"}
+
+
+def lose_by_health(pool: Pool) -> None:
+    member(pool, "b").observe(Signal.LOADING, "loading")
+
+
+def lose_by_drain(pool: Pool) -> None:
+    member(pool, "b").drain()
+
+
+def lose_by_leaving(pool: Pool) -> None:
+    pool.remove("b")
+
+
+def lose_the_model(pool: Pool) -> None:
+    member(pool, "b").tell_models([Model("n", {"id": "n"})])
+
+
+@pytest.mark.parametrize("lose", [lose_by_health, lose_by_drain, lose_by_leaving, lose_the_model])
+def test_an_ejected_endpoint_comes_back_at_once_when_the_last_other_is_lost(lose):
+    pool = pool_of(a=("m",), b=("m",))
+    failing(member(pool, "a"))
+    lose(pool)
+    assert member(pool, "a").free
+
+
+def test_one_that_gave_no_token_does_not_come_back_for_that():
+    pool = pool_of(a=("m",), b=("m",))
+    member(pool, "a").outcome(Event.STUCK, 1.0, "gave no token")
+    lose_by_leaving(pool)
+    assert not member(pool, "a").ready
+
+
+def test_listeners_hear_of_an_ejection_its_trial_and_its_end():
+    pool, heard = pool_of(a=("m",), b=("m",)), []
+    pool.on_standing.append(lambda one: heard.append((one.name, one.standing.state, one.ready)))
+    a = member(pool, "a")
+    failing(a)
+    a.outcome(Event.DUE, 3.0)
+    a.outcome(Event.SUCCESS, 3.1)
+    states = ejection.State
+    assert heard == [("a", states.OUT, False), ("a", states.TRIAL, True), ("a", states.IN, True)]
+
+
+def test_a_reload_changes_when_endpoints_go_out_and_how_newcomers_warm_in():
+    pool = pool_of(a=("m",), b=("m",))
+    pool.configure(Limits(), 5.0, ejection.Limits(in_a_row=1), warm_in_s=4.0)
+    failing(member(pool, "a"), 1)
+    assert ready(pool) == {"b"}
+    b = member(pool, "b")
+    b.observe(Signal.LOADING, "loading")
+    b.observe(Signal.PASS)
+    assert [view.warmth for _ in range(2) for view in pool.views(10.0) if view.name == "b"] == [0.0, 0.0]
+    assert next(view for view in pool.views(11.0) if view.name == "b").warmth == 0.25
+    pool.configure(Limits(), 5.0)
+    assert next(view for view in pool.views(11.0) if view.name == "b").warmth == 1.0

@@ -12,7 +12,9 @@ from scorers.profile import decide
 from scorers.registry import build_profile
 
 PROFILE = build_profile(
-    {"prefix_cache": 3.0, "queue_depth": 2.0, "kv_usage": 1.0}, ["healthy", "model_served", "role"], "max_score"
+    {"prefix_cache": 3.0, "queue_depth": 2.0, "kv_usage": 1.0, "lora": 1.0},
+    ["healthy", "model_served", "role"],
+    "max_score",
 )
 SERVES = frozenset({"m"})
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scorers.filters import Filter
 from scorers.load import Scorer
-from scorers.model import EndpointView, RequestView
+from scorers.model import Adapters, EndpointView, RequestView
 from scorers.pickers import Picker
 from scorers.profile import Profile, decide
 from scorers.registry import build_profile, plugin_names
@@ -19,9 +19,13 @@ shares = st.floats(0, 1)
 chances = st.floats(0, 1, exclude_max=True)
 hops = st.sampled_from(["single", "prefill", "decode"])
 models = st.sampled_from(["m", "n"])
+adapters = st.sampled_from(["n", "x", "y"])
+slots = st.none() | st.integers(1, 4)
 
 DEFAULT = build_profile(
-    {"prefix_cache": 3.0, "queue_depth": 2.0, "kv_usage": 1.0}, ["healthy", "model_served", "role"], "max_score"
+    {"prefix_cache": 3.0, "queue_depth": 2.0, "kv_usage": 1.0, "lora": 1.0},
+    ["healthy", "model_served", "role"],
+    "max_score",
 )
 
 
@@ -39,6 +43,8 @@ def endpoints(name: str = "e") -> st.SearchStrategy[EndpointView]:
         sent_since_scrape=counts,
         finished_since_scrape=counts,
         stale=st.booleans(),
+        warmth=st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.0]),
+        adapters=st.none() | st.builds(Adapters, st.frozensets(models), st.frozensets(adapters), slots),
     )
 
 
@@ -59,6 +65,13 @@ def scorer(name: str) -> Scorer:
     return build_profile({name: 1.0}, [], "max_score").scorers[0].scorer
 
 
+def rated(name: str, request: RequestView, pool: list[EndpointView]) -> list[float]:
+    """Return the scores of a scorer that always has something to say."""
+    scores = scorer(name).score(request, pool)
+    assert scores is not None
+    return scores
+
+
 def filter_(name: str) -> Filter:
     return build_profile({}, [name], "max_score").filters[0].filter
 
@@ -71,13 +84,16 @@ def picker(name: str) -> Picker:
 @given(request=requests, pool=pools, shuffle=st.randoms(use_true_random=False))
 @law
 def test_a_scorer_gives_one_finite_number_each_whatever_the_order(name, request, pool, shuffle):
-    scores = scorer(name).score(request, pool)
+    shuffled = list(pool)
+    shuffle.shuffle(shuffled)
+    scores, again = scorer(name).score(request, pool), scorer(name).score(request, shuffled)
+    if scores is None:
+        assert again is None
+        return
     assert len(scores) == len(pool)
     assert all(isfinite(score) and score <= 1.0 for score in scores)
     by_name = {endpoint.name: score for endpoint, score in zip(pool, scores, strict=True)}
-    shuffled = list(pool)
-    shuffle.shuffle(shuffled)
-    assert scorer(name).score(request, shuffled) == [by_name[endpoint.name] for endpoint in shuffled]
+    assert again == [by_name[endpoint.name] for endpoint in shuffled]
 
 
 @pytest.mark.parametrize("name", plugin_names("filters"))
@@ -140,8 +156,8 @@ def test_max_score_never_prefers_what_is_not_a_number(totals, chance):
 def test_load_scores_are_monotone_in_their_signal(name, signal, up, request, pool, endpoint, data):
     more = data.draw(st.floats(endpoint.kv_usage, 1) if signal == "kv_usage" else st.integers(1, 50).map(float))
     heavier = endpoint._replace(**{signal: more if signal == "kv_usage" else getattr(endpoint, signal) + more})
-    before = scorer(name).score(request, [*pool, endpoint])[-1]
-    after = scorer(name).score(request, [*pool, heavier])[-1]
+    before = rated(name, request, [*pool, endpoint])[-1]
+    after = rated(name, request, [*pool, heavier])[-1]
     assert after >= before if up else after <= before
 
 
@@ -151,7 +167,7 @@ def test_every_dispatch_of_ours_lowers_a_fresh_depth_score(endpoint, more):
     sent = endpoint._replace(in_flight=endpoint.in_flight + more, sent_since_scrape=endpoint.sent_since_scrape + more)
     request = RequestView("m")
     assume(not endpoint.stale)
-    assert scorer("queue_depth").score(request, [sent])[0] < scorer("queue_depth").score(request, [endpoint])[0]
+    assert rated("queue_depth", request, [sent])[0] < rated("queue_depth", request, [endpoint])[0]
 
 
 @given(request=requests, first=shares, second=shares)
@@ -159,7 +175,7 @@ def test_every_dispatch_of_ours_lowers_a_fresh_depth_score(endpoint, more):
 def test_more_of_the_prompt_is_never_worse_and_beyond_what_is_shared_it_is_better(request, first, second):
     more, less = max(first, second), min(first, second)
     request = request._replace(matched={"a": more, "b": less}, held_blocks={})
-    high, low = scorer("prefix_cache").score(request, [EndpointView("a"), EndpointView("b")])
+    high, low = rated("prefix_cache", request, [EndpointView("a"), EndpointView("b")])
     assert high >= low
     if more > max(less, request.shared) + 1e-9:
         assert high > low
@@ -168,7 +184,7 @@ def test_more_of_the_prompt_is_never_worse_and_beyond_what_is_shared_it_is_bette
 @given(request=requests, pool=pools)
 @law
 def test_credit_for_the_prompt_is_a_share_of_it(request, pool):
-    scores = scorer("prefix_cache").score(request, pool)
+    scores = rated("prefix_cache", request, pool)
     assert all(0.0 <= score <= 1.0 for score in scores)
     credit = [request.matched.get(endpoint.name, 0.0) for endpoint in pool]
     if any(scores) and max(scores) > 0.05 + 1e-9:  # above what an empty cache is worth: it is credit
@@ -180,9 +196,9 @@ def test_credit_for_the_prompt_is_a_share_of_it(request, pool):
 def test_a_short_front_part_that_many_share_is_no_reason(request, held, other):
     shared = max(held, other)
     request = request._replace(matched={"a": held, "b": other}, shared=shared, prompt_bytes=2000)
-    one, another = scorer("prefix_cache").score(request, [EndpointView("a"), EndpointView("b")])
+    one, another = rated("prefix_cache", request, [EndpointView("a"), EndpointView("b")])
     cold = request._replace(matched={})
-    assert [one, another] == scorer("prefix_cache").score(cold, [EndpointView("a"), EndpointView("b")])
+    assert [one, another] == rated("prefix_cache", cold, [EndpointView("a"), EndpointView("b")])
 
 
 @given(shared=st.floats(0.01, 1), weight=shares, beyond=shares)
@@ -191,7 +207,9 @@ def test_a_long_front_part_that_many_share_counts_its_weight(shared, weight, bey
     by = build_profile({"prefix_cache": {"weight": 1, "shared_weight": weight}}, [], "max_score").scorers[0].scorer
     whole = shared + beyond * (1 - shared)
     request = RequestView("m", prompt_bytes=1_000_000, matched={"a": shared, "b": whole, "c": 0.0}, shared=shared)
-    front, all_of_it, _ = by.score(request, [EndpointView(name) for name in "abc"])
+    scores = by.score(request, [EndpointView(name) for name in "abc"])
+    assert scores is not None
+    front, all_of_it, _ = scores
     assert front == pytest.approx(weight * shared)
     assert all_of_it - front == pytest.approx(whole - shared)
 
@@ -199,7 +217,7 @@ def test_a_long_front_part_that_many_share_counts_its_weight(shared, weight, bey
 @given(pool=pools, held=st.dictionaries(names, st.integers(0, 20_000)), shared=shares)
 @law
 def test_a_prompt_that_nobody_knows_goes_where_the_least_is_cached(pool, held, shared):
-    scores = scorer("prefix_cache").score(RequestView("m", shared=shared, held_blocks=held), pool)
+    scores = rated("prefix_cache", RequestView("m", shared=shared, held_blocks=held), pool)
     blocks = [held.get(endpoint.name, 0) for endpoint in pool]
     assert all(0.0 <= score <= 0.05 for score in scores)
     order = sorted(range(len(pool)), key=lambda index: blocks[index])
@@ -241,6 +259,23 @@ def test_a_decision_picks_among_candidates_and_accounts_for_everyone(request, po
     assert decision == decide(DEFAULT, request, pool, chance)
 
 
+@given(request=requests, pool=pools)
+@law
+def test_one_that_warms_in_is_left_out_only_for_a_warmer_one_that_can_take_the_request(request, pool):
+    kept = filter_("healthy").keep(request, pool)
+    for endpoint in pool:
+        if endpoint.ready and endpoint not in kept:
+            warmer = [one for one in kept if one.warmth > endpoint.warmth and reasons(request, one)]
+            assert warmer
+            assert endpoint.in_flight > endpoint.warmth / max(one.warmth for one in warmer) * min(
+                one.in_flight for one in warmer
+            )
+    decided = decide(DEFAULT, request, pool, 0.0).picked
+    assert (decided is None) is (
+        decide(DEFAULT, request, [one._replace(warmth=1.0) for one in pool], 0.0).picked is None
+    )
+
+
 @given(request=requests, pool=pools, chance=chances)
 @law
 def test_totals_are_the_weighted_sum_of_the_terms(request, pool, chance):
@@ -267,3 +302,36 @@ def test_the_order_of_the_pool_changes_no_score(request, pool, chance, shuffle):
 def test_without_filters_and_scorers_chance_alone_decides(pool, chance):
     decision = decide(Profile((), (), picker("max_score")), RequestView("m"), pool, chance)
     assert decision.picked == (pool[int(chance * len(pool))].name if pool else None)
+
+
+@given(request=requests, pool=pools)
+@law
+def test_lora_takes_part_only_where_the_model_is_an_adapter_to_someone_who_tells(request, pool):
+    tellers = [one for one in pool if one.adapters is not None and request.model not in one.adapters.own]
+    scores = scorer("lora").score(request, pool)
+    assert (scores is None) == (not tellers)
+    decision = decide(DEFAULT, request, pool, 0.5)
+    left = [one for one in tellers if one.name in decision.candidates]
+    assert ("lora" in decision.scorers) == bool(left)
+    for index, total in enumerate(decision.totals):  # the table is true with or without it
+        terms = zip(decision.weights, decision.terms, strict=True)
+        assert total == pytest.approx(sum(weight * column[index] for weight, column in terms))
+
+
+@given(active=st.frozensets(adapters), slots=slots, stale=st.booleans())
+@law
+def test_active_is_better_than_room_and_room_than_none_and_stale_is_never_better(active, slots, stale):
+    def one(model: str, active: frozenset[str], stale: bool) -> float:
+        endpoint = EndpointView("e", stale=stale, adapters=Adapters(frozenset({"base"}), active, slots))
+        return rated("lora", RequestView(model), [endpoint])[0]
+
+    room = slots is None or len(active) < slots
+    assert one("z", active | {"z"}, False) > one("z", active, False) == (0.5 if room else 0.0)
+    assert one("z", active, True) <= one("z", active, False)
+    assert one("z", active | {"z"}, True) < one("z", active | {"z"}, False)
+    mixed = [
+        EndpointView("untold", stale=stale),
+        EndpointView("own", stale=stale, adapters=Adapters(frozenset({"z"}))),
+        EndpointView("adapter", stale=stale, adapters=Adapters(frozenset({"base"}), frozenset({"z"}))),
+    ]
+    assert rated("lora", RequestView("z"), mixed) == [0.5, 1.0, 0.5 if stale else 1.0]

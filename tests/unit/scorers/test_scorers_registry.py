@@ -54,7 +54,7 @@ def test_each_parameter_has_the_type_its_file_says(key, value, kind):
 
 
 def test_every_plugin_is_known_by_its_file_name():
-    assert plugin_names("scorers") == ("in_flight", "kv_usage", "prefix_cache", "queue_depth")
+    assert plugin_names("scorers") == ("in_flight", "kv_usage", "lora", "prefix_cache", "queue_depth")
     assert plugin_names("filters") == ("healthy", "model_served", "role")
     assert plugin_names("picker") == ("max_score",)
 
@@ -67,7 +67,7 @@ def test_every_plugin_can_be_made_from_its_name_alone():
 
 def test_no_two_scorer_folders_share_a_name():
     assert len(FOLDERS["scorers"]) == 2
-    assert len(set(plugin_names("scorers"))) == len(plugin_names("scorers")) == 4
+    assert len(set(plugin_names("scorers"))) == len(plugin_names("scorers")) == 5
 
 
 def test_order_and_weights_are_the_configured_ones():
@@ -119,3 +119,25 @@ def test_a_parameter_of_the_wrong_type_is_refused(name, full_at):
 def test_a_parameter_out_of_range_is_refused(name, full_at):
     with pytest.raises(SettingError, match=f"{name}: full_at must be greater than 0"):
         build_profile({name: {"weight": 1, "full_at": full_at}}, [], "max_score")
+
+
+SILENT = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class ByLabel:
+    def score(self, request, candidates):
+        return None
+"""
+
+
+def test_several_scorers_may_have_nothing_to_say(tmp_path: Path):
+    (tmp_path / "by_label.py").write_text(SILENT)
+    scorers.load.__path__.append(str(tmp_path))
+    try:
+        profile = build_profile({"lora": 1.0, "queue_depth": 2.0, "by_label": 3.0}, [], "max_score")
+    finally:
+        scorers.load.__path__.remove(str(tmp_path))
+        sys.modules.pop("scorers.load.by_label", None)
+    decision = decide(profile, RequestView("m"), [EndpointView("a")], 0.0)
+    assert (decision.scorers, decision.weights, decision.totals) == (("queue_depth",), (2.0,), (2.0,))

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from gateway.upstream.client import ConnectFailed, Leg
+from gateway.upstream.client import AllInUse, ConnectFailed, Leg
 from tests.unit.upstream.scripted import BODY, HEAD, OK, PATIENT, Engine, Talk, always, scripted, ticks
 
 
@@ -82,7 +82,7 @@ async def test_a_wait_that_is_too_long_is_told_plainly_and_costs_nobody_a_place(
         engine.pool.limit = 1
         (busy,) = await waits(engine, 1)
         told = r"all 1 connections to it are in use, and none came free within 0.02 s \(upstream.max_connections\)"
-        with pytest.raises(ConnectFailed, match=told):
+        with pytest.raises(AllInUse, match=told):
             await engine.opened(replace(PATIENT, connect_s=0.02))
         go.set()
         assert [await busy, await engine.whole()] == [b"ok", b"ok"]

@@ -141,3 +141,9 @@ def test_an_absent_member_is_nothing():
 @pytest.mark.parametrize("raw", [b'"\xff"', b"{", b""])
 def test_a_member_that_is_no_json_is_neither_text_nor_integer(raw):
     assert (json_object.text(msgspec.Raw(raw)), json_object.integer(msgspec.Raw(raw))) == (None, None)
+
+
+def test_the_names_of_a_member_that_is_an_object():
+    members = json_object.parse(rb'{"a": {"x\u005fy": 1, "z": {}}, "b": ["c"], "d": null}')
+    assert json_object.names(members["a"]) == {"x_y", "z"}
+    assert json_object.names(members["b"]) == json_object.names(members["d"]) == frozenset()

@@ -150,3 +150,17 @@ def test_usages_without_counts_are_looked_at_up_to_a_bound():
 
 def test_an_answer_without_output_counts_none():
     assert find(b'{"usage":{"prompt_tokens":3,"total_tokens":3}}') == Usage(3, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("usage", "found"),
+    [
+        (b'{"input_tokens":3,"output_tokens":4,"input_tokens_details":{"cached_tokens":2}}', Usage(3, 4, 2)),
+        (b'{"input_tokens":3,"cache_creation_input_tokens":5,"cache_read_input_tokens":8}', Usage(16, 0, 8)),
+        (b'{"input_tokens":3,"output_tokens":4}', Usage(3, 4, None)),
+        (b'{"total_tokens":9}', Usage(9, 0, None)),
+        (b'{"completion_tokens":9}', None),
+    ],
+)
+def test_the_formats_of_other_routes_are_read_too(usage, found):
+    assert find(b'{"usage":' + usage + b"}") == found

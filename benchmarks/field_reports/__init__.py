@@ -1,0 +1,1 @@
+"""Failures that people who run gateways have reported, each as scenarios against a real gateway process."""

@@ -1,0 +1,14 @@
+"""A26: the usage event is counted however it is cut.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
+
+import pytest
+
+from benchmarks.field_reports.a26 import SCENARIOS
+from benchmarks.field_reports.case import SMALL, Scenario
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_a26(scenario: Scenario):
+    await scenario(SMALL)

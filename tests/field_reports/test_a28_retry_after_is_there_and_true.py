@@ -1,0 +1,14 @@
+"""A28: a Retry-After is there, and true.
+
+The scenarios are those of `scripts/bench field-reports`, scaled down.
+"""
+
+import pytest
+
+from benchmarks.field_reports.a28 import SCENARIOS
+from benchmarks.field_reports.case import SMALL, Scenario
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_a28(scenario: Scenario):
+    await scenario(SMALL)
