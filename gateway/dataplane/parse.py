@@ -14,6 +14,12 @@ from gateway.wire.json_object import Members
 _OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens")
 # Two hops only where these are absent, null or exactly so: an engine's lax parser takes "2", 2.0 or "true" as well.
 _HARMLESS = {"n": b"1", "best_of": b"1", "echo": b"false", "use_beam_search": b"false"}
+_NONE_ALLOWED = ("prompt_logprobs", "prompt_embeds")
+_LOOKED_AT = frozenset({*_HARMLESS, *_NONE_ALLOWED, *_OUTPUT_LIMITS})
+# Seeds of requests of which only the model counts, the most common ones: `_SEEDS_KEPT` at most.
+_seeds: dict[tuple[int, bytes], int] = {}
+_SEEDS_KEPT = 1000
+_LIST_START_BYTES = 256
 
 
 def parse(body: bytes | bytearray, route: Route) -> InferenceRequest:
@@ -35,22 +41,32 @@ def parse(body: bytes | bytearray, route: Route) -> InferenceRequest:
         body = json_object.build(members)
     if "vllm_xargs" in members:
         _check_extra_arguments(members["vllm_xargs"])
-    prompt = b""
+    prompt: memoryview | bytes = b""
     for name in route.prompt:
         if name in members:
-            prompt = bytes(members[name])
+            prompt = memoryview(members[name])  # a long prompt is not copied
             break
     if route.front:
-        prompt = b"".join([bytes(members[name]) for name in route.front if name in members]) + prompt
-    seed = seed_of(*[bytes(members[name]) if name in members else b"" for name in route.seed])
+        prompt = b"".join([bytes(members[name]) for name in route.front if name in members]) + bytes(prompt)
+    keys = block_keys(_seed(route, members), prompt)
     return InferenceRequest(
-        body=body,
-        members=members,
-        model=model,
-        prompt_bytes=len(prompt),
-        keys=block_keys(seed, prompt),
-        one_hop_reason=one_hop_reason or _one_hop_reason(route, members, prompt),
+        body, members, model, len(prompt), keys, one_hop_reason or _one_hop_reason(route, members, prompt)
     )
+
+
+def _seed(route: Route, members: Members) -> int:
+    """Return the seed of the prompt's blocks: what must agree before any of its bytes counts."""
+    if not members.keys().isdisjoint(route.seed[1:]):
+        return seed_of(*[bytes(members[name]) if name in members else b"" for name in route.seed])
+    kind = len(route.seed), bytes(members["model"])
+    seed = _seeds.get(kind)
+    if seed is None:
+        seed = seed_of(kind[1], *[b""] * (kind[0] - 1))
+        if len(_seeds) >= _SEEDS_KEPT:
+            _seeds.clear()
+        if len(kind[1]) < _LIST_START_BYTES:
+            _seeds[kind] = seed
+    return seed
 
 
 async def parse_form(body: bytes | bytearray, route: Route, content_type: bytes | None) -> InferenceRequest:
@@ -102,7 +118,7 @@ def _members(body: bytes | bytearray) -> tuple[Members, str | None]:
         raise InvalidRequest(f"the body is no JSON object: {error}") from error
 
 
-def _one_hop_reason(route: Route, members: Members, prompt: bytes) -> str | None:
+def _one_hop_reason(route: Route, members: Members, prompt: memoryview | bytes) -> str | None:
     """Return why this request takes one hop whatever the pool is, or None.
 
     One handoff holds the blocks of one prompt and is pulled once: several prompts or several answers to one prompt
@@ -113,11 +129,13 @@ def _one_hop_reason(route: Route, members: Members, prompt: bytes) -> str | None
         return "route"
     if prompt[:1] == b"[" and route.kind == "completions" and _many_prompts(prompt):
         return "many_prompts"
+    if members.keys().isdisjoint(_LOOKED_AT):
+        return None
     for name, harmless in _HARMLESS.items():
         raw = members.get(name)
-        if not json_object.is_absent(raw) and bytes(raw or b"") != harmless:
+        if raw is not None and not json_object.is_absent(raw) and bytes(raw) != harmless:
             return name
-    for name in ("prompt_logprobs", "prompt_embeds"):
+    for name in _NONE_ALLOWED:
         if not json_object.is_absent(members.get(name)):
             return name
     return None if all(_can_limit(members.get(name)) for name in _OUTPUT_LIMITS) else "max_tokens"
@@ -128,6 +146,6 @@ def _can_limit(raw: msgspec.Raw | None) -> bool:
     return json_object.is_absent(raw) or (json_object.integer(raw) or 0) >= 1
 
 
-def _many_prompts(prompt: bytes) -> bool:
-    """Whether a list is one of prompts (strings or lists), not of token ids."""
-    return prompt[1:].lstrip()[:1] in (b'"', b"[")
+def _many_prompts(prompt: memoryview | bytes) -> bool:
+    """Whether a list is one of prompts (strings or lists), not of token ids; one that begins with long space may be."""
+    return bytes(prompt[1:_LIST_START_BYTES]).lstrip()[:1] in (b'"', b"[", b"")

@@ -87,12 +87,15 @@ class Router:
         """Return what the prefix index tells of the prompt, and let it learn where the prompt is new."""
         index, keys, size = self._index, request.keys, request.prompt_bytes
         matched = index.match(keys)
+        if not matched:
+            exchange.matched = {}
+            return _Known(exchange.matched, 0.0, index.held_blocks())
         exchange.matched = shares(matched, size)
-        longest = max(matched.values(), default=0)
-        shared = index.shared_bytes(keys, longest) if longest else 0
+        longest = max(matched.values())
+        shared = index.shared_bytes(keys, longest)
         if not exchange.receipt.decisions:  # the first decision of this request: what follows is a retry
             index.note(keys, longest)
-        return _Known(exchange.matched, shared / size if size else 0.0, index.held_blocks())
+        return _Known(exchange.matched, shared / size, index.held_blocks())
 
     def _views(self) -> list[EndpointView]:
         limit = self._max_in_flight

@@ -35,17 +35,19 @@ class PrefixCache:
         matched, shared = request.matched, request.shared
         if matched:
             weight = self.shared_weight if shared * request.prompt_bytes >= self.shared_from_bytes else 0.0
-            credit = [_credit(matched.get(endpoint.name, 0.0), shared, weight) for endpoint in candidates]
+            of_shared = weight * shared
+            credit = [
+                share - shared + of_shared if share > shared else weight * share
+                for share in [matched.get(endpoint.name, 0.0) for endpoint in candidates]
+            ]
             if any(credit):
                 return credit
         return _emptiest(request.held_blocks, candidates)
 
 
-def _credit(share: float, shared: float, weight: float) -> float:
-    return share - shared + weight * shared if share > shared else weight * share
-
-
 def _emptiest(held_blocks: Mapping[str, int], candidates: Sequence[EndpointView]) -> list[float]:
+    if not candidates:
+        return []
     held = [held_blocks.get(endpoint.name, 0) for endpoint in candidates]
-    most = max(held, default=0)
+    most = max(held)
     return [_COLD * (1.0 - one / most) for one in held] if most else [0.0] * len(candidates)

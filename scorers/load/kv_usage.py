@@ -13,8 +13,10 @@ class KvUsage:
 
     def score(self, request: RequestView, candidates: Sequence[EndpointView]) -> list[float]:
         """Return 1 - `kv_usage` per candidate; a stale one is at least as full as the fresh ones are on average."""
+        if True not in [endpoint.stale for endpoint in candidates]:
+            return [1.0 - endpoint.kv_usage for endpoint in candidates]
         fresh = [endpoint.kv_usage for endpoint in candidates if not endpoint.stale]
-        if len(fresh) == len(candidates) or not fresh:
+        if not fresh:
             return [1.0 - endpoint.kv_usage for endpoint in candidates]
         mean = fsum(fresh) / len(fresh)
         return [

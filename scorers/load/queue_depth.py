@@ -31,9 +31,10 @@ class QueueDepth:
         want of a scrape.
         """
         full_at = self.full_at
+        depths = [_depth(endpoint) for endpoint in candidates]
+        if True not in [endpoint.stale for endpoint in candidates]:
+            return [1.0 - depth / full_at for depth in depths]
         fresh = [endpoint for endpoint in candidates if not endpoint.stale]
-        if len(fresh) == len(candidates):
-            return [1.0 - _depth(endpoint) / full_at for endpoint in candidates]
         mean = elsewhere = 0.0
         if fresh:
             mean = fsum(map(_depth, fresh)) / len(fresh)
