@@ -94,10 +94,10 @@ async def run_workers(
         await until(lambda: len(ready_lines(workers)) >= count * len(engines), "all engines to be ready for all")
         yield workers
     finally:
-        if process.returncode is None:
-            for _ in range(2):
+        for _ in range(2):
+            with suppress(ProcessLookupError):  # the first signal was enough
                 process.send_signal(signal.SIGTERM)
-                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)
         try:
             await asyncio.wait_for(process.wait(), 20)
         except TimeoutError:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 
 from benchmarks.field_reports.case import Figures, Scenario, Size, expect, until
-from benchmarks.field_reports.client import CHAT, Connection, Post, chat, closed_loop, head, statuses
+from benchmarks.field_reports.client import CHAT, BadAnswer, Connection, Post, chat, closed_loop, head, statuses
 from benchmarks.field_reports.engine import Call, engine
 from benchmarks.field_reports.gateway import Gateway, serve
 from benchmarks.field_reports.sockets import server_process
@@ -64,7 +64,10 @@ async def _until_in_flight(gateway: Gateway, count: int) -> None:
 
     async def reached() -> bool:
         nonlocal last
-        last = await gateway.value("twohop_in_flight")
+        try:
+            last = await gateway.value("twohop_in_flight")
+        except (OSError, BadAnswer):  # a connection that a dying process had not taken yet
+            return False
         return last == count
 
     await until(reached, f"twohop_in_flight to be {count}, last {last:g}")
@@ -122,7 +125,7 @@ async def a_dead_process_comes_back(size: Size) -> Figures:
             async def serves() -> bool:
                 try:
                     return all([(await gateway.get("/healthz")).status == 200 for _ in range(8)])
-                except OSError:
+                except (OSError, BadAnswer):  # a connection that the dying process had not taken yet
                     return False
 
             await until(serves, "the gateway to serve again after a process has died")
