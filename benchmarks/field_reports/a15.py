@@ -97,7 +97,7 @@ async def every_scrape_tells_of_all_processes(size: Size) -> Figures:
             answers = await closed_loop(other.address, [Post(chat())] * 10, 5)
             expect(statuses(answers) == {200: 10}, f"the second gateway gave {statuses(answers)}")
             await _scrapes(other, scrapes, 10, 0)
-        for stream in kept:
+        for stream in streams:
             stream.reset()
         await _until_in_flight(gateway, 0)
         alone = await gateway.value("twohop_requests_total", code="499")
