@@ -40,7 +40,11 @@ class Server:
     async def listen(self, sock: socket.socket) -> None:
         """Take connections from `sock`, which is listened on already."""
         self._listener = await self._loop.create_server(
-            lambda: ClientConnection(self, self._loop), sock=sock, backlog=BACKLOG, ssl=self._tls
+            lambda: ClientConnection(self, self._loop),
+            sock=sock,
+            backlog=BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else self.bounds.head_s,
         )
         self._look_at_clients()
 
