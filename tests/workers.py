@@ -7,7 +7,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress, suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,8 @@ async def run_workers(
     finally:
         if process.returncode is None:
             for _ in range(2):
-                process.send_signal(signal.SIGTERM)
+                with suppress(ProcessLookupError):  # it may be quicker than the second
+                    process.send_signal(signal.SIGTERM)
                 await asyncio.sleep(0.05)
         try:
             await asyncio.wait_for(process.wait(), 20)
