@@ -13,7 +13,7 @@ from gateway.clock import monotonic_s
 from gateway.dataplane.records import Exchange, GoesOn
 from gateway.errors import ClientGone, EngineError, GatewayError, ShuttingDown, UpstreamFailed
 from gateway.upstream.client import Leg
-from gateway.upstream.hop_headers import AnswerHead, to_client
+from gateway.upstream.hop_headers import AnswerHead, to_client, trailers_to_client
 from gateway.upstream.protocol import Headers
 from gateway.wire import usage
 from gateway.wire.chunked import frame, payload_start
@@ -51,8 +51,8 @@ async def relay(
     exchange.wait_for(leg)
     client.start(leg.status, head.lines, None if tap.changes else head.length)
     try:
-        await _stream(exchange, leg, passage, continuation)
-        client.finish(tap.flush())
+        last = await _stream(exchange, leg, passage, continuation)
+        client.finish(tap.flush(), trailers_to_client(last.trailers))
         await exchange.taken()
     except EngineError as error:
         exchange.outcome = exchange.outcome and error.code
@@ -121,13 +121,13 @@ class Passage:
         del times[:-1]
 
 
-async def _stream(exchange: Exchange, leg: Leg, passage: Passage, continuation: GoesOn | None) -> None:
-    """Pass the body on, and where its engine is lost and it can be, the rest of it from another engine."""
+async def _stream(exchange: Exchange, leg: Leg, passage: Passage, continuation: GoesOn | None) -> Leg:
+    """Pass the body on, and where its engine is lost and it can be, the rest from another; return the last leg."""
     sink, frames = _sinks(exchange.client, passage)
     if continuation is None:
         exchange.streaming = leg
         await leg.relay(sink, frames)
-        return
+        return leg
     through, seam = _kept(sink, continuation), None
     while True:
         exchange.streaming = leg
@@ -143,6 +143,7 @@ async def _stream(exchange: Exchange, leg: Leg, passage: Passage, continuation: 
             through = _rewritten(_kept(sink, continuation), seam)
     if seam is not None:
         sink(seam.flush())
+    return leg
 
 
 def _kept(sink: Callable[[bytes], None], continuation: GoesOn) -> Callable[[bytes], None]:
@@ -185,7 +186,7 @@ def _whole(exchange: Exchange, leg: Leg, head: AnswerHead) -> None:
         client.respond(leg.status, head.lines, body)
     else:  # framed as the engine framed it, as far as the client's version can
         client.start(leg.status, head.lines)
-        client.finish(body)
+        client.finish(body, trailers_to_client(leg.trailers))
 
 
 def _sinks(client: ClientRequest, passage: Passage) -> tuple[Callable[[bytes], None], Callable[[bytes], None] | None]:
