@@ -75,6 +75,7 @@ class Parts:
     data_plane: DataPlane
     everyone: Everyone
     tls: Tls
+    budget: RetryBudget
 
 
 class Gateway:
@@ -147,7 +148,7 @@ class Gateway:
                 await server.listen(sock)
             self.started.set()
             if self._given is None:
-                log_addresses(self.address, self.admin_address)
+                log_addresses(self.address, self.admin_address, tls=self._tls is not None)
             await self._stop.wait()
             await self._wind_up(live.servers, group)
             for task in (*background, *live.discovery):
@@ -262,19 +263,13 @@ def build(
     endpoints = Endpoints(pool, monotonic_s)
     everyone = Everyone(state, endpoints, metrics, receipts, index, monotonic_s)
     metrics.over_all = lambda: _over_all(state)
-    router = Router(
-        pool,
-        _profile(config),
-        index,
-        config.disaggregation.mode,
-        flow.max_in_flight_per_endpoint,
-        monotonic_s,
-        chance,
-    )
+    mode, most = config.disaggregation.mode, flow.max_in_flight_per_endpoint
+    router = Router(pool, _profile(config), index, mode, most, monotonic_s, chance)
     pool.on_identity_change.append(lambda endpoint: index.drop(endpoint.name))
     pool.on_identity_change.append(engines.drop)
     pool.on_state.append(lambda endpoint: _count_unhealthy(endpoint, metrics))
     pool.on_standing.append(lambda endpoint: _count_ejection(endpoint, metrics))
+    budget = RetryBudget(config.retries.budget_ratio, monotonic_s())
     data_plane = DataPlane(
         pool=pool,
         admission=admission,
@@ -283,9 +278,11 @@ def build(
         metrics=metrics,
         receipts=receipts,
         stopping=stopping,
-        **_settings(config, engines, metrics),
+        **_settings(config, engines, budget, metrics),
     )
-    return Parts(config, pool, endpoints, engines, index, admission, metrics, receipts, data_plane, everyone, tls)
+    return Parts(
+        config, pool, endpoints, engines, index, admission, metrics, receipts, data_plane, everyone, tls, budget
+    )
 
 
 def reconfigured(parts: Parts, config: Config) -> Parts:
@@ -294,7 +291,8 @@ def reconfigured(parts: Parts, config: Config) -> Parts:
     Requests that wait are planned by the new configuration; those on their way go on by the data plane they began with.
     """
     flow, profile = config.flow_control, _profile(config)
-    data_plane = replace(parts.data_plane, **_settings(config, parts.engines, parts.metrics))
+    parts.budget.configure(config.retries.budget_ratio)
+    data_plane = replace(parts.data_plane, **_settings(config, parts.engines, parts.budget, parts.metrics))
     parts.engines.configure(config.max_connections)
     parts.index.configure(_index_blocks(config))
     parts.pool.configure(
@@ -305,11 +303,10 @@ def reconfigured(parts: Parts, config: Config) -> Parts:
     return replace(parts, config=config, data_plane=data_plane)
 
 
-def _settings(config: Config, engines: Engines, metrics: Metrics) -> dict[str, Any]:
+def _settings(config: Config, engines: Engines, budget: RetryBudget, metrics: Metrics) -> dict[str, Any]:
     """Return the fields of a data plane that a configuration decides."""
     timeouts = config.timeouts
     connector = connectors.load(config.disaggregation.connector)
-    budget = RetryBudget(config.retries.budget_ratio, monotonic_s())
     answer = LegTimeouts(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s, timeouts.total_s)
     prefill = LegTimeouts(timeouts.connect_s, timeouts.prefill_s, timeouts.prefill_s, timeouts.prefill_s)
     return {

@@ -19,16 +19,16 @@ Sockets = tuple[socket.socket, socket.socket | None]
 """What a gateway listens on: for the inference API, and for the admin API where there is one."""
 
 
-def log_addresses(address: tuple[str, int] | None, admin: tuple[str, int] | None) -> None:
+def log_addresses(address: tuple[str, int] | None, admin: tuple[str, int] | None, *, tls: bool) -> None:
     """Log where the gateway listens."""
     if address is not None:
-        logger.info("listening on %s", _url(*address))
+        logger.info("listening on %s", _url("https" if tls else "http", *address))
     if admin is not None:
-        logger.info("admin API on %s", _url(*admin))
+        logger.info("admin API on %s", _url("http", *admin))
 
 
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _url(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def listen(config: Config) -> Sockets:

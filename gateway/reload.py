@@ -50,7 +50,7 @@ class Reload:
         try:
             self.take(await asyncio.to_thread(self._reread))
         except ConfigError as error:
-            _refuse(error)
+            refuse(error)
         except Exception:  # a fault of ours must not end a gateway that serves
             logger.exception("reload failed: the configuration is as it was")
 
@@ -66,6 +66,7 @@ class Reload:
             set_level(new.log_level)
 
 
-def _refuse(error: ConfigError) -> None:
+def refuse(error: ConfigError) -> None:
+    """Log why a configuration is not taken, one line for each thing that is wrong with it."""
     for line in (*str(error).splitlines(), "the configuration is as it was"):
         logger.error("reload refused: %s", line)

@@ -84,7 +84,6 @@ class Forwarder:
         `body_after(failure)` gives the body for the next attempt, None for the first. `another(tried)` gives a lease
         elsewhere, or None. Raises UpstreamFailed, UpstreamTimeout, ClientGone.
         """
-        self._budget.earn()
         tries = _Tries()
         for _ in range(self._max_attempts):
             if tries.failure is not None:
@@ -114,6 +113,18 @@ class Forwarder:
             exchange.receipt.endpoint = tries.refusal.name
             return tries.refusal
         raise tries.failure or UpstreamFailed("no attempt was made (retries.max_attempts)")
+
+    def may_go_on(self, reason: str) -> bool:
+        """Whether the budget lets work be done a second time for `reason`; if so, its token is taken."""
+        if not self._budget.allows(monotonic_s()):
+            self._metrics.retry_refused(reason)
+            return False
+        self._budget.spend()
+        return True
+
+    def earn(self) -> None:
+        """Count one request of a client."""
+        self._budget.earn()
 
     def _next(
         self, failure: UpstreamFailed, tried: Collection[str], another: Callable[[Collection[str]], Lease | None]

@@ -70,6 +70,7 @@ class DataPlane:
     async def _serve(self, exchange: Exchange) -> None:
         try:
             self._check_taken(exchange.client)
+            self.forwarder.earn()
             client, route = exchange.client, exchange.route
             request: InferenceRequest | None = None
             if route is RESPONSE_BY_ID:
@@ -216,7 +217,10 @@ class DataPlane:
             return lease or self.router.another(exchange, request, "single", tried)
 
         async def elsewhere(body: bytes) -> Leg:
-            lease, ttft_s = another(()), receipt.ttft_s
+            ttft_s = receipt.ttft_s
+            if not self.forwarder.may_go_on("continued"):
+                raise NoEndpoint("too many answers are being gone on with already (retries.budget_ratio)")
+            lease = another(())
             if lease is None:
                 raise NoEndpoint("no other endpoint can go on with this answer")
             self.metrics.retry("continued")

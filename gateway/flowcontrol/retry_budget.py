@@ -18,6 +18,10 @@ class RetryBudget:
     def __init__(self, ratio: float, now_s: float) -> None:
         self._ratio, self._tokens, self._since_s = ratio, FLOOR, now_s
 
+    def configure(self, ratio: float) -> None:
+        """Go by another ratio from now on; what is saved up stays."""
+        self._ratio = ratio
+
     def earn(self) -> None:
         """Count one request."""
         tokens = self._tokens + self._ratio

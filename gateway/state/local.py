@@ -179,6 +179,11 @@ class LinkedState:
             else:
                 logger.info("an order that holds for other workers is refused here: %s: %s", frame.key, refused)
             return
+        except Exception:  # a fault of ours in one order must not end the worker, nor each that comes in its place
+            logger.exception("an order failed: %s", frame.key)
+            if future is not None and not future.done():
+                future.set_exception(OrderRefused({"status": 500, "body": {"error": "the order failed; see the log"}}))
+            return
         if frame.number:
             self._link.send(wire.Obeyed(frame.key, frame.order, frame.turn))
             self._resolve(frame.number, told)

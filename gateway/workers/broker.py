@@ -196,7 +196,11 @@ class Broker:
         if answer is None:
             question.failed.add(seat)
         elif question.scrape:
-            seat.counted = _snapshots.decode(answer)
+            try:
+                seat.counted = _snapshots.decode(answer)
+            except msgspec.MsgspecError:
+                logger.exception("worker %d told figures that cannot be read", seat.number)
+                question.failed.add(seat)
         else:
             question.answers[seat.number] = answer
         self._end_if_complete(ticket)

@@ -20,6 +20,7 @@ from gateway.config_diff import applicable
 from gateway.config_source import process_environment
 from gateway.errors import ConfigError
 from gateway.listening import Sockets, another, log_addresses, reserve
+from gateway.reload import refuse
 from gateway.terminal import on_hang_up
 from gateway.workers.broker import Broker, Seat
 from gateway.workers.process import Start
@@ -114,7 +115,7 @@ class Supervisor:
         try:
             self._config = applicable(self._config, read(self._args))
         except ConfigError as error:
-            logger.error("reload refused: %s", " | ".join(str(error).splitlines()))  # noqa: TRY400 - no fault of ours
+            refuse(error)
             return
         self._generation += 1
         for process in self._processes.values():
@@ -129,7 +130,7 @@ class Supervisor:
     async def _announce(self) -> None:
         await self._serving.wait()
         address, admin = (None if one is None else one.getsockname()[:2] for one in self._sockets)
-        log_addresses(address, admin)
+        log_addresses(address, admin, tls=self._config.tls.cert_file is not None)
 
     async def _look_for_stuck_ones(self) -> None:
         while True:

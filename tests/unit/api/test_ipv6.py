@@ -16,8 +16,13 @@ from gateway.listening import log_addresses
 
 def test_an_address_of_ipv6_is_logged_as_one_can_use_it(caplog):
     with caplog.at_level(logging.INFO, "twohop"):
-        log_addresses(("::1", 8000), ("127.0.0.1", 8001))
-    assert caplog.messages == ["listening on http://[::1]:8000", "admin API on http://127.0.0.1:8001"]
+        log_addresses(("::1", 8000), ("127.0.0.1", 8001), tls=False)
+        log_addresses(("::1", 8000), None, tls=True)
+    assert caplog.messages == [
+        "listening on http://[::1]:8000",
+        "admin API on http://127.0.0.1:8001",
+        "listening on https://[::1]:8000",
+    ]
 
 
 async def test_an_application_hears_of_a_client_over_ipv6():
