@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ from gateway.api.bounds import Bounds
 from gateway.api.edges import build_edges
 from gateway.api.inference import InferenceRoutes
 from gateway.api.server import Server
+from gateway.api.tls import listener_context, read_again
 from gateway.clock import chance, monotonic_s
 from gateway.config import Config
 from gateway.dataplane.forward import Forwarder
@@ -103,6 +105,7 @@ class Gateway:
         self._closed = False
         self._reload = Reload(reread, lambda: self.config, self._apply)
         self._live: _Live | None = None
+        self._tls: ssl.SSLContext | None = None
 
     async def run(self) -> None:
         """Serve until `stop`. Raises ConfigError where an address cannot be listened on."""
@@ -111,10 +114,11 @@ class Gateway:
             sockets.enter_context(listener)
             if admin_listener is not None:
                 sockets.enter_context(admin_listener)
-            parts = self.parts = build(self.config, asyncio.get_running_loop(), self._is_closed, self._state)
+            parts = self.parts = build(self.config, asyncio.get_running_loop(), lambda: self._closed, self._state)
             edges = Bridge(build_edges(parts.pool, parts.metrics, self._stop.is_set))
             routes = InferenceRoutes(parts.data_plane, edges)
-            server = Server(routes, _bounds(self.config))
+            self._tls = listener_context(self.config.tls.settings)
+            server = Server(routes, _bounds(self.config), self._tls)
             self.address = listener.getsockname()[:2]
             served = [(server, listener)]
             if admin_listener is not None:
@@ -204,6 +208,10 @@ class Gateway:
     def _apply(self, old: Config, new: Config) -> None:
         if self.parts is None or self._live is None:
             return
+        if self._tls is not None:
+            read_again(self._tls, new.tls.settings)
+        if new == old:
+            return
         self.parts = reconfigured(self.parts, new)
         self.config = new
         self._live.routes.data_plane = self.parts.data_plane
@@ -212,10 +220,6 @@ class Gateway:
             server.bounds = _bounds(new)
         if old.discovery != new.discovery:
             self._live.discover(new, self.parts.endpoints)
-
-    def _is_closed(self) -> bool:
-        """Whether no new inference requests are taken."""
-        return self._closed
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from gateway.config_tls import TlsConfig, UpstreamTlsConfig
 from gateway.config_types import (
     Address,
     Count,
@@ -24,7 +25,6 @@ from gateway.config_types import (
     refuse,
     split_address,
 )
-from gateway.upstream.tls import TlsProblem, TlsSettings, check
 from scorers.model import Role
 
 MAX_PROCESSES = 256
@@ -278,31 +278,6 @@ class UpstreamConfig(Section):
     )
 
 
-class UpstreamTlsConfig(Section):
-    """TLS to engines whose url is https; the files hold PEM and are read once."""
-
-    ca_file: Text | None = Field(default=None, description="certificates to trust; null: those of the system")
-    cert_file: Text | None = Field(default=None, description="our own certificate, for engines that ask for one")
-    key_file: Text | None = Field(default=None, description="its key, without password; null: in `cert_file` too")
-    verify: Switch = Field(default=True, description="false believes any certificate: for tests alone")
-    server_name: Text | None = Field(
-        default=None, description="the name that engines' certificates must have; null: the url's host"
-    )
-
-    @model_validator(mode="after")
-    def _check_files(self) -> "UpstreamTlsConfig":
-        try:
-            check(self.settings)
-        except TlsProblem as problem:
-            refuse(str(problem))
-        return self
-
-    @property
-    def settings(self) -> TlsSettings:
-        """The same for the client of engines."""
-        return TlsSettings(self.ca_file, self.cert_file, self.key_file, self.verify, self.server_name)
-
-
 class LimitsConfig(Section):
     """Sizes that a client may send."""
 
@@ -366,6 +341,7 @@ class Config(Section):
     )
     timeouts: TimeoutsConfig = TimeoutsConfig()
     limits: LimitsConfig = LimitsConfig()
+    tls: TlsConfig = TlsConfig()
     upstream: UpstreamConfig = UpstreamConfig()
     upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
     drain: DrainConfig = DrainConfig()

@@ -51,8 +51,13 @@ def applicable(old: Config, new: Config) -> Config:
 
 
 def _stay(old: Config, new: Config) -> frozenset[str]:
-    """Return the paths whose old value stays: a listener that stays keeps the token that guards it."""
-    return FIXED if old.admin.listen == new.admin.listen else FIXED | {"admin.token"}
+    """Return the paths whose old value stays: a listener that stays keeps the token and the kind of TLS it has."""
+    stay = FIXED if old.admin.listen == new.admin.listen else FIXED | {"admin.token"}
+    if (old.tls.cert_file is None) is not (new.tls.cert_file is None):  # a listener speaks TLS from its start, or not
+        stay |= {"tls.cert_file", "tls.key_file", "tls.ca_file"}
+    elif (old.tls.ca_file is None) is not (new.tls.ca_file is None):
+        stay |= {"tls.ca_file"}
+    return stay
 
 
 def _with(section: _S, path: list[str], source: _S) -> _S:

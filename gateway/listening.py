@@ -10,15 +10,25 @@ from gateway.errors import ConfigError
 
 logger = logging.getLogger("twohop")
 
+BACKLOG = 2048
+
+BALANCED = sys.platform == "linux"
+"""Whether the kernel spreads connections over the sockets of one address; elsewhere processes share one socket."""
+
 Sockets = tuple[socket.socket, socket.socket | None]
 """What a gateway listens on: for the inference API, and for the admin API where there is one."""
 
 
 def log_addresses(address: tuple[str, int] | None, admin: tuple[str, int] | None) -> None:
     """Log where the gateway listens."""
-    logger.info("listening on http://%s:%d", *address or ())
+    if address is not None:
+        logger.info("listening on %s", _url(*address))
     if admin is not None:
-        logger.info("admin API on http://%s:%d", *admin)
+        logger.info("admin API on %s", _url(*admin))
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def listen(config: Config) -> Sockets:
@@ -53,12 +63,6 @@ def another(reserved: socket.socket) -> socket.socket:
         one.close()
         raise
     return one
-
-
-BALANCED = sys.platform == "linux"
-"""Whether the kernel spreads connections over the sockets of one address; elsewhere processes share one socket."""
-
-BACKLOG = 2048
 
 
 def _both(config: Config, listener: socket.socket) -> Sockets:

@@ -21,7 +21,8 @@ class Reload:
     """Reloads for one gateway.
 
     `reread` reads the same sources as at the start and raises ConfigError; `current` is the configuration that holds;
-    `apply(old, new)` makes `new` hold for what comes next, without a wait, and changes nothing where it raises.
+    `apply(old, new)` makes `new` hold for what comes next, without a wait, and changes nothing where it raises; the two
+    may be equal, while the files that they name hold something else now.
     """
 
     def __init__(
@@ -57,8 +58,7 @@ class Reload:
         """Apply a configuration that was read for a running gateway, and tell what differs."""
         old = self._current()
         new, found = applicable(old, told), changes(old, told)
-        if new != old:
-            self._apply(old, new)
+        self._apply(old, new)
         for change in found:
             logger.log(logging.WARNING if change.needs_restart else logging.INFO, "reload: %s", change.line())
         logger.info("reload: %s", f"{len(found)} changed" if found else "nothing has changed")

@@ -54,8 +54,8 @@ class _Call:
             "query_string": request.query,
             "root_path": "",
             "headers": request.headers,
-            "client": request.transport.get_extra_info("peername"),
-            "server": request.transport.get_extra_info("sockname"),
+            "client": _address(request, "peername"),
+            "server": _address(request, "sockname"),
         }
 
     async def receive(self) -> Message:
@@ -110,3 +110,9 @@ class _Call:
 
     def client_ready(self) -> None:
         self._ready.set()
+
+
+def _address(request: ClientRequest, side: str) -> tuple[str, int] | None:
+    """Return host and port: an address of IPv6 has two figures more, which ASGI does not know."""
+    address = request.transport.get_extra_info(side)
+    return address[:2] if address else None

@@ -147,7 +147,9 @@ class ClientConnection(asyncio.Protocol):
         """Drop a client that takes too long: for a head, for a body, or until its next request."""
         self.late_at_s = NEVER_S
         bounds = self._owner.bounds
-        if self._part == _HEAD:
+        if self.transport.is_closing():
+            self.transport.abort()  # it does not take its last answer
+        elif self._part == _HEAD:
             self._refuse(408, bounds.head_late())
         elif self._part == _BODY:
             if self._body_seen >= bounds.body_s * BODY_BYTES_PER_S:
@@ -230,7 +232,7 @@ class ClientConnection(asyncio.Protocol):
             if request.discarded_bytes > limit * _DISCARDED_BODIES:
                 request.keep_alive = False
                 if self._current is None:
-                    self.transport.close()
+                    self._close()
             return
         if len(request.body) + len(body) > limit:
             request.body = b""
@@ -298,7 +300,7 @@ class ClientConnection(asyncio.Protocol):
             self._owner.left(self)
             return
         if not request.keep_alive or (self._last_answer and not self._waiting):
-            transport.close()
+            self._close()
         elif self._waiting:
             self._start(self._waiting.popleft())
         elif self._ahead:
@@ -356,7 +358,7 @@ class ClientConnection(asyncio.Protocol):
         """Bound the head or the trailers of which a part has come."""
         bounds = self._owner.bounds
         if self._loose_bytes > bounds.head_bytes:
-            self._refuse_head()
+            self._refuse(431, bounds.head_too_large())
         elif self._current is None and self._part == _HEAD and self._loop.time() + bounds.head_s < self.late_at_s:
             self.late_at_s = self._loop.time() + bounds.head_s
         elif self._current is None and self._part == _BODY and self.late_at_s == NEVER_S:
@@ -367,9 +369,6 @@ class ClientConnection(asyncio.Protocol):
             raise Unreadable(431, str(self._owner.bounds.head_too_large()))
 
     # What is refused.
-
-    def _refuse_head(self) -> None:
-        self._refuse(431, self._owner.bounds.head_too_large())
 
     def _refuse(self, status: int, error: InvalidRequest) -> None:
         """Answer with `error` and close; the answers to earlier, whole requests go out first, and then alone."""
@@ -384,7 +383,11 @@ class ClientConnection(asyncio.Protocol):
             % (status_line(status), len(body), body)
         )
         self._request = None
-        self.late_at_s = NEVER_S
+        self._close()
+
+    def _close(self) -> None:
+        """Close once the client has taken what was written; `late` drops one that does not."""
+        self.late_at_s = self._loop.time() + self._owner.bounds.idle_s
         self.transport.close()
 
     def _end_after_answer(self) -> None:

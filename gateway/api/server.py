@@ -13,8 +13,8 @@ from gateway.api.bounds import Bounds
 from gateway.api.protocol import ClientConnection
 from gateway.api.request import ClientRequest
 from gateway.errors import GatewayError
+from gateway.listening import BACKLOG
 
-BACKLOG = 2048
 _LAST_BYTES = 8192  # so few the kernel takes at once from a client that keeps up
 _LOOK_S = 1.0  # between two looks for clients that take too long
 
@@ -38,9 +38,13 @@ class Server:
         self._loop = asyncio.get_running_loop()
 
     async def listen(self, sock: socket.socket) -> None:
-        """Take connections from `sock`, which is listened on already."""
+        """Listen on `sock`, which is bound, and perhaps listened on already, and take its connections."""
         self._listener = await self._loop.create_server(
-            lambda: ClientConnection(self, self._loop), sock=sock, backlog=BACKLOG, ssl=self._tls
+            lambda: ClientConnection(self, self._loop),
+            sock=sock,
+            backlog=BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else self.bounds.head_s,
         )
         self._look_at_clients()
 

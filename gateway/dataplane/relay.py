@@ -54,8 +54,8 @@ async def relay(
     tells = head.events and length is None
     client.start(leg.status, head.lines, length)
     try:
-        ended = await _stream(exchange, leg, passage, continuation)
-        client.finish(tap.flush(), trailers_to_client(ended.trailers))
+        last = await _stream(exchange, leg, passage, continuation)
+        client.finish(tap.flush(), trailers_to_client(last.trailers))
         await exchange.taken()
     except EngineError as error:
         exchange.outcome = exchange.outcome and error.code

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.observability.snapshot import Buckets, Labels, Series, Snapshot
+from gateway.observability.snapshot import Buckets, Labels, Series, Snapshot, place
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -135,7 +135,7 @@ class Histogram:
 
 
 class Tally:
-    """Counters of one metric by label values."""
+    """Counters of one metric by label values, bounded: endpoints and models come and go while the process stays."""
 
     __slots__ = ("values",)
 
@@ -145,6 +145,8 @@ class Tally:
     def add(self, labels: tuple[str, ...], amount: float = 1) -> None:
         """Add `amount` to the counter with these label values."""
         values = self.values
+        if labels not in values:
+            labels = place(labels, values)
         values[labels] = values.get(labels, 0) + amount
 
 

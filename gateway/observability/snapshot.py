@@ -13,6 +13,9 @@ import msgspec
 Labels = tuple[str, ...]
 Series = dict[Labels, float]
 
+MAX_SERIES = 10_000
+"""Series of one metric that are counted each by itself; those that come later are counted together."""
+
 OTHER = "other"
 """Label value of what is counted together once a metric has too many series."""
 
@@ -60,7 +63,7 @@ def merge_all(parts: Iterable[Snapshot]) -> Snapshot:
     return reduce(merge, parts, EMPTY)
 
 
-def lasting(snapshot: Snapshot, max_series: int) -> Snapshot:
+def lasting(snapshot: Snapshot, max_series: int = MAX_SERIES) -> Snapshot:
     """Return what stays of a process that has ended: no gauges, and a bounded number of series.
 
     Of each metric the first `max_series` are kept and one more for all else; its total stays what it was.
@@ -69,18 +72,19 @@ def lasting(snapshot: Snapshot, max_series: int) -> Snapshot:
     for name, series in snapshot.counters.items():
         kept = counters[name] = {}
         for labels, value in series.items():
-            place = _place(labels, kept, max_series)
-            kept[place] = kept.get(place, 0) + value
+            at = place(labels, kept, max_series)
+            kept[at] = kept.get(at, 0) + value
     histograms: dict[str, dict[Labels, Buckets]] = {}
     for name, family in snapshot.histograms.items():
         held = histograms[name] = {}
         for labels, buckets in family.items():
-            place = _place(labels, held, max_series)
-            held[place] = _added(held.get(place, Buckets()), buckets)
+            at = place(labels, held, max_series)
+            held[at] = _added(held.get(at, Buckets()), buckets)
     return Snapshot(counters, histograms)
 
 
-def _place(labels: Labels, kept: Mapping[Labels, object], max_series: int) -> Labels:
+def place(labels: Labels, kept: Mapping[Labels, object], max_series: int = MAX_SERIES) -> Labels:
+    """Return the labels under which a value of `labels` is counted beside those in `kept`."""
     return labels if len(kept) < max_series or labels in kept else (OTHER,) * len(labels)
 
 

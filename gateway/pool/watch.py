@@ -13,7 +13,6 @@ import msgspec
 
 from gateway.clock import chance, monotonic_s
 from gateway.config import HealthConfig, ScrapeConfig
-from gateway.discovery import Source
 from gateway.pool.endpoint import Endpoint
 from gateway.pool.health import Signal, State
 from gateway.pool.scrape import BadSample, parse
@@ -80,11 +79,6 @@ class Watch:
         self._standings = StandingWatch(pool, health.progress_s, stirred)
         pool.on_state.append(self._state_changed)
         pool.on_trouble.append(self._trouble)
-
-    async def run(self, source: Source) -> None:
-        """Make the pool hold what `source` tells, set by set, and follow each endpoint in it."""
-        async for specs in source.sets():
-            self.apply(specs)
 
     def apply(self, specs: Iterable[EndpointSpec]) -> None:
         """Make the pool hold exactly `specs`, and follow each of them."""

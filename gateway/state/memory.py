@@ -11,8 +11,6 @@ from typing import Any
 from gateway.observability.snapshot import EMPTY, Snapshot, lasting, merge, merge_all
 from gateway.state import BATCH_S, GATHER_S, Gathered, OrderRefused, Participant
 
-MAX_SERIES = 10_000
-
 
 class Memory:
     """The participants by number, the orders that hold, and what stays of those that left."""
@@ -25,7 +23,7 @@ class Memory:
     def leave(self, number: int) -> None:
         """Take a participant out, as if its process had ended."""
         gone = self.participants.pop(number)
-        self.left = lasting(merge(self.left, gone.counted()), MAX_SERIES)
+        self.left = lasting(merge(self.left, gone.counted()))
 
     def tell(self) -> None:
         """Tell each participant the leases of all others."""

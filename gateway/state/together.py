@@ -4,12 +4,11 @@ Rule: a figure of the whole is in the place where one process alone shows its ow
 many there are; what differs from process to process stands beside it, under the process's number.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from gateway.endpoints import Command, Done, Endpoints
+from gateway.endpoints import Command, Done, Endpoints, order_key
 from gateway.errors import ShuttingDown
 from gateway.observability.metrics import Metrics
 from gateway.observability.receipts import Receipts
@@ -55,13 +54,6 @@ def _together(described: Mapping[int, Description]) -> Description:
 def newest_first(parts: Iterable[Sequence[Description]], limit: int) -> list[Description]:
     """Return up to `limit` receipts of all processes, each of which tells its own newest first."""
     return sorted(chain.from_iterable(parts), key=lambda one: str(one["at"]), reverse=True)[:limit]
-
-
-def order_key(command: Command) -> str:
-    """Return what an order shares with those that make it void: `drain` and `undrain` of one name, or its own twin."""
-    if command["verb"] in ("drain", "undrain"):
-        return f"drain {command['name']}"
-    return json.dumps(command, sort_keys=True)
 
 
 class Everyone:

@@ -23,14 +23,14 @@ class TlsSettings:
 
 def check(settings: TlsSettings) -> None:
     """Read the files as a connection would. Raises TlsProblem."""
-    _load_files(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings)
+    load_files(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings)
 
 
 def make_context(settings: TlsSettings) -> ssl.SSLContext:
     """Return a context; without a CA file it trusts the system's, which takes long to load. Raises TlsProblem."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["http/1.1"])
-    _load_files(context, settings)
+    load_files(context, settings)
     if not settings.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -39,7 +39,8 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def _load_files(context: ssl.SSLContext, settings: TlsSettings) -> None:
+def load_files(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Load the files into `context`, which may be in use: new connections go by them. Raises TlsProblem."""
     for key in ("ca_file", "cert_file", "key_file"):
         path = getattr(settings, key)
         if path is not None:

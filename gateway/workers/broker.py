@@ -17,7 +17,7 @@ from gateway.observability.snapshot import EMPTY, Snapshot, lasting, merge, merg
 from gateway.state import BATCH_S, GATHER_S
 from gateway.state import frames as wire
 from gateway.state.local import COUNTED
-from gateway.state.memory import MAX_SERIES, added
+from gateway.state.memory import added
 
 logger = logging.getLogger("twohop")
 
@@ -102,7 +102,7 @@ class Broker:
         """Forget a worker whose link is over, but for what it has counted."""
         if seat in self.seats:
             self.seats.remove(seat)
-            self._left = lasting(merge(self._left, seat.counted), MAX_SERIES)
+            self._left = lasting(merge(self._left, seat.counted))
             self._tell_soon()
         for ticket, question in list(self.questions.items()):
             if question.asker is seat:

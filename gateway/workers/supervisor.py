@@ -174,17 +174,12 @@ class Supervisor:
     async def _start(self, number: int) -> Process:
         reserved, admin = self._sockets
         ours, theirs = socket.socketpair()
-        with theirs, another(reserved) as listener:
-            handed = (theirs.fileno(), listener.fileno(), 0 if admin is None else admin.fileno())
-            environment = process_environment()
-            paths = [SOURCE, environment.get("PYTHONPATH", "")]
-            child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "gateway.workers.process", *map(str, handed)),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=[one for one in handed if one],
-                process_group=0,
-                env={**environment, "PYTHONPATH": ":".join(filter(None, paths))},
-            )
+        try:
+            with theirs, another(reserved) as listener:
+                child = await self._spawn(theirs, listener, admin)
+        except BaseException:
+            ours.close()
+            raise
         seat = Seat(number, self._broker, lambda: self._joined(process), lambda: self._lost(process))
         process = self._processes[number] = Process(child, seat, self._generation)
         ours.setblocking(False)
@@ -195,6 +190,19 @@ class Supervisor:
         if self._stopping.is_set():
             self._end(process)
         return process
+
+    async def _spawn(self, *handed: socket.socket | None) -> asyncio.subprocess.Process:
+        """Start the program of a worker with its link, its listener and the admin API's, which may be None."""
+        numbers = [0 if one is None else one.fileno() for one in handed]
+        environment = process_environment()
+        paths = [SOURCE, environment.get("PYTHONPATH", "")]
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "gateway.workers.process", *map(str, numbers)),
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=[one for one in numbers if one],
+            process_group=0,
+            env={**environment, "PYTHONPATH": ":".join(filter(None, paths))},
+        )
 
     def _end(self, process: Process) -> None:
         process.signal(signal.SIGTERM)

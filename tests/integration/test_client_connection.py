@@ -3,10 +3,14 @@
 import asyncio
 import json
 import logging
+import socket
 from typing import Any
 
 import pytest
 
+from gateway.api.bounds import Bounds
+from gateway.api.request import ClientRequest
+from gateway.api.server import Server
 from tests.fakes.engine import Call, fake_engine
 from tests.gateways import Running, run_gateway
 
@@ -314,3 +318,23 @@ async def test_strangers_leave_no_line_in_the_log(caplog):
             assert (await client.answer())[0] == status
             client.writer.close()
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+async def test_a_connection_that_is_to_be_closed_does_not_wait_for_ever_for_its_client():
+    answered = asyncio.Event()
+
+    async def serve(request: ClientRequest) -> None:
+        request.respond(200, b"", b"x" * 8_000_000)
+        answered.set()
+
+    server = Server(serve, Bounds(idle_s=0.2))
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as client:
+        await server.listen(listener)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(listener.getsockname())
+        client.sendall(post(headers=b"connection: close\r\n"))
+        async with asyncio.timeout(10):
+            await answered.wait()
+            while server.connections:
+                await asyncio.sleep(0.01)
+        await server.close()

@@ -145,3 +145,27 @@ async def test_as_many_connections_as_requests_are_enough():
         go.set()
         assert [answer.status_code for answer in await asyncio.gather(*posts)] == [200] * 12
         assert running.parts.engines.counts()[f"127.0.0.1:{engine.port}"][0] <= 4
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(("version", "end"), [(b"1.1", b"\r\n0\r\nx-sum: 7\r\n\r\n"), (b"1.0", b"")])
+async def test_trailers_of_an_answer_reach_the_client_but_for_those_that_describe_it(at_once, version, end):
+    go = asyncio.Event()
+
+    async def trailed(call: Call) -> None:
+        call.start_stream()
+        call.chunk(b"data: 1\n\n")
+        if not at_once:
+            await go.wait()
+        call.chunk(b"data: 2\n\n")
+        call.write(b"0\r\nX-Sum: 7\r\nage: 9\r\nset-cookie: a=1\r\n\r\n")
+
+    async with fake_engine(trailed) as engine, run_gateway([engine.url]) as running:
+        reader, writer = await asyncio.open_connection(*running.address)
+        body = b'{"model":"m","prompt":"p","stream":true}'
+        head = b"POST /v1/completions HTTP/%b\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % (version, len(body)) + body)
+        await reader.readuntil(b"data: 1\n\n")
+        go.set()
+        assert (await reader.read()).endswith(b"data: 2\n\n" + end)
+        writer.close()

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.clock import monotonic_s
 from gateway.config import EndpointConfig, HealthConfig, ScrapeConfig
-from gateway.discovery.static import StaticSource
+from gateway.discovery.static import spec_of
 from gateway.pool import ejection
 from gateway.pool.ejection import Event, State
 from gateway.pool.endpoint import Endpoint
@@ -54,7 +54,7 @@ async def under_requests(
         health = HealthConfig(interval_s=0.05, timeout_s=3, progress_s=progress_s)
         watch = Watch(pool, ScrapeConfig(), health, group, stirred=stirred)
         listed = [{"url": engine.url, "name": "a"}, {"url": other.url, "name": "b"}]
-        await watch.run(StaticSource(EndpointConfig.model_validate(one) for one in listed))
+        watch.apply(spec_of(EndpointConfig.model_validate(one)) for one in listed)
         try:
             await until(lambda: all(one.ready for one in pool))
             endpoint = pool.get("a")

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.clock import monotonic_s
 from gateway.config import EndpointConfig, HealthConfig, ScrapeConfig
-from gateway.discovery.static import StaticSource, spec_of
+from gateway.discovery.static import spec_of
 from gateway.pool.store import Pool
 from gateway.pool.watch import MAX_ANSWER_BYTES, Watch
 from gateway.upstream.fetch import Fetcher
@@ -59,7 +59,7 @@ async def watching(*stubs: EngineStub, scrape: ScrapeConfig = SCRAPE, health: He
     async with asyncio.TaskGroup() as group:
         watch = Watch(pool, scrape, health, group)
         watched = Watched(pool, watch)
-        await watch.run(StaticSource(EndpointConfig.model_validate(one) for one in sections))
+        watch.apply(spec_of(EndpointConfig.model_validate(one)) for one in sections)
         try:
             yield watched
         finally:
@@ -249,11 +249,11 @@ async def test_state_changes_are_logged_once(caplog):
     ]
 
 
-async def test_a_source_that_changes_adds_and_drops_endpoints():
+async def test_another_set_adds_and_drops_endpoints():
     async with EngineStub() as one, EngineStub() as two, watching(one, two) as watched:
         await watched.ready("a")
         await watched.ready("b")
-        await watched.watch.run(StaticSource([EndpointConfig.model_validate({"url": one.url, "name": "a"})]))
+        watched.watch.apply([spec_of(EndpointConfig.model_validate({"url": one.url, "name": "a"}))])
         assert watched.pool.get("b") is None
         assert watched.identity_changes == ["b"]
         before = two.asked.total()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.metrics import CONTENT_TYPE, SPECS, EndpointReading, Histogram, Metrics, cumulative
+from gateway.observability.snapshot import MAX_SERIES, OTHER
 
 seconds = st.floats(min_value=0, max_value=1e6, allow_nan=False)
 bounds = st.lists(st.floats(min_value=1e-6, max_value=1e4), min_size=1, max_size=20, unique=True).map(sorted)
@@ -137,3 +138,13 @@ def test_the_hot_path_can_bear_the_cost():
     runs = 2000
     assert min(timeit.repeat(one_request, number=runs, repeat=5)) / runs < 60e-6
     assert min(timeit.repeat(lambda: metrics.inter_token(0.012), number=runs, repeat=5)) / runs < 4e-6
+
+
+def test_endpoints_that_come_and_go_for_ever_are_counted_within_a_bound_and_none_is_lost():
+    metrics = Metrics()
+    for number in range(MAX_SERIES + 5):
+        metrics.ejected(f"pod-{number}", "health")
+    metrics.ejected("pod-0", "health")
+    series = metrics.snapshot().counters["twohop_endpoint_ejections_total"]
+    assert len(series) == MAX_SERIES + 1
+    assert (series["pod-0", "health"], series[OTHER, OTHER], sum(series.values())) == (2, 5, MAX_SERIES + 6)

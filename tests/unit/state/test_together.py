@@ -1,6 +1,6 @@
 """Answers of several processes become one, in the shape of one process's own."""
 
-from gateway.state.together import OF_EACH, endpoints_together, newest_first, order_key
+from gateway.state.together import OF_EACH, endpoints_together, newest_first
 
 
 def described(name: str, in_flight: int = 0, elsewhere: int = 0, ready: bool = True) -> dict[str, object]:
@@ -29,9 +29,3 @@ def test_receipts_are_put_in_order_and_cut():
     mine = [{"at": "2026-01-01T00:00:03"}, {"at": "2026-01-01T00:00:01"}]
     theirs = [{"at": "2026-01-01T00:00:02"}]
     assert [one["at"][-1] for one in newest_first([mine, theirs], 2)] == ["3", "2"]
-
-
-def test_orders_that_undo_each_other_share_a_key_and_others_do_not():
-    assert order_key({"verb": "drain", "name": "a"}) == order_key({"verb": "undrain", "name": "a"})
-    assert order_key({"verb": "drain", "name": "a"}) != order_key({"verb": "drain", "name": "b"})
-    assert order_key({"verb": "remove", "name": "a"}) != order_key({"verb": "add", "endpoint": {"name": "a"}})

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 from pydantic import ValidationError
 
-from gateway.config import UpstreamTlsConfig
+from gateway.config_tls import UpstreamTlsConfig
 from gateway.errors import UpstreamFailed
 from gateway.upstream.client import ConnectFailed, Leg
 from gateway.upstream.pool import ConnectionPool
