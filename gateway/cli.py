@@ -16,6 +16,9 @@ COMMANDS = {
 }
 
 
+INTERRUPTED = 130  # as a shell says it: 128 and the number of SIGINT
+
+
 class _Version(argparse.Action):
     """Prints the version; looked up only when asked for."""
 
@@ -47,4 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if module is None:  # pragma: no cover - argparse has already refused an unknown command
         return 2
-    return int(module.run(args))
+    try:
+        return int(module.run(args))
+    except KeyboardInterrupt:  # before the command could catch the signal itself: nothing is there to be ended yet
+        return INTERRUPTED

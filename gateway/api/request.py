@@ -17,7 +17,7 @@ from gateway.errors import GatewayError
 Header = tuple[bytes, bytes]
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-_NO_BODY = frozenset({204, 304})
+NO_BODY = frozenset({204, 304})
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 _CLOSE = b"connection: close\r\n"
 
@@ -149,7 +149,7 @@ class ClientRequest:
             self.finished = True
             return
         close = b"" if self.keep_alive else _CLOSE
-        if status in _NO_BODY:
+        if status in NO_BODY:
             self.transport.write(b"%b%b%b\r\n" % (status_line(status), lines, close))
         else:
             head = b"%b%bcontent-length: %d\r\n%b\r\n" % (status_line(status), lines, len(body), close)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import pairwise
 
-from gateway.api.request import ClientRequest
+from gateway.api.request import NO_BODY, ClientRequest
 from gateway.clock import monotonic_s
 from gateway.dataplane.records import Exchange, GoesOn
 from gateway.errors import ClientGone, EngineError, GatewayError, ShuttingDown, UpstreamFailed
@@ -49,21 +49,24 @@ async def relay(
     tap = _tap(exchange, head, whole=continuation is not None)
     passage = Passage(tap, observe_gap)
     exchange.wait_for(leg)
-    client.start(leg.status, head.lines, None if tap.changes else head.length)
+    length = None if tap.changes else head.length
+    # In an answer of a stated length an error event would pass for what is missing, and the next answer for its rest.
+    tells = head.events and length is None
+    client.start(leg.status, head.lines, length)
     try:
         last = await _stream(exchange, leg, passage, continuation)
         client.finish(tap.flush(), trailers_to_client(last.trailers))
         await exchange.taken()
     except EngineError as error:
         exchange.outcome = exchange.outcome and error.code
-        _break_off(exchange, error, tap.mid_event, head.events)
+        _break_off(exchange, error, tap.mid_event, tells)
         await exchange.taken()
     except asyncio.CancelledError:
         leg.abort(ClientGone())  # no byte of it may follow the last one
         # This is the end of the process: what would wait for a slow client is not said.
         if not client.finished:
             stopped = ShuttingDown("this gateway has stopped")
-            _break_off(exchange, stopped, tap.mid_event, head.events and not client.behind)
+            _break_off(exchange, stopped, tap.mid_event, tells and not client.behind)
         raise
     finally:
         exchange.streaming = None
@@ -182,7 +185,7 @@ def _whole(exchange: Exchange, leg: Leg, head: AnswerHead) -> None:
             body = correction.feed(body) + correction.flush()
         exchange.usage = usage.find(body)
     client = exchange.client
-    if head.length is not None:
+    if head.length is not None or leg.status in NO_BODY:
         client.respond(leg.status, head.lines, body)
     else:  # framed as the engine framed it, as far as the client's version can
         client.start(leg.status, head.lines)
@@ -208,9 +211,9 @@ def _sinks(client: ClientRequest, passage: Passage) -> tuple[Callable[[bytes], N
     return framed, passage.frames_to(write)
 
 
-def _break_off(exchange: Exchange, error: GatewayError, mid_event: bool, events: bool) -> None:
-    """End an answer that has begun: an event stream by an error event, anything else by closing the connection."""
-    if events:
+def _break_off(exchange: Exchange, error: GatewayError, mid_event: bool, tells: bool) -> None:
+    """End an answer that has begun: by an error event where it can tell one, else by closing the connection."""
+    if tells:
         exchange.client.finish((b"\n\n" if mid_event else b"") + error.event(exchange.route.style))
     else:
         exchange.client.drop()

@@ -120,7 +120,7 @@ def to_client(headers: Headers, request_id: bytes, extra: Headers) -> AnswerHead
                 named = _named_by_connection(headers)
                 return to_client([header for header in headers if header[0] not in named | {name}], request_id, extra)
             continue
-        if name == b"content-type" and value.startswith(b"text/event-stream"):
+        if name == b"content-type" and value[:17].lower() == b"text/event-stream":
             events = True
         lines += (name, b": ", value, b"\r\n")
     lines += (b"x-request-id: ", request_id, b"\r\n")

@@ -181,14 +181,17 @@ class UsageTap:
     def _release(self, end: int) -> bytes:
         """Return the bytes of the event up to `end` that have not gone out."""
         event = self._event
-        out = bytes(event[self._sent : end])
+        # The byte behind them says whether a null that they end with is a whole value.
+        out = self._without_nulls(bytes(event[self._sent : end + 1]))
+        if end < len(event):
+            out = out[:-1]
         self._sent = end
         if len(event) >= HELD_BYTES:
             add_counts(self._counts, event)
             gone = end - USAGE_BYTES
             del event[:gone]
             self._sent -= gone
-        return self._without_nulls(out)
+        return out
 
     def _without_nulls(self, part: bytes) -> bytes:
         return _NULL.sub(b"", part) if self._nulls and _USAGE_MARK in part else part

@@ -157,3 +157,14 @@ async def test_a_stop_says_what_it_waits_for_and_when_it_is_over():
             _, errors = await process.communicate()
     assert "stopping: 0 requests in flight, up to 60 s" in errors.decode()
     assert errors.decode().splitlines()[-1].endswith("stopped")
+
+
+async def test_ctrl_c_before_it_listens_ends_it_without_a_traceback(tmp_path):
+    file = tmp_path / "gateway.yaml"
+    os.mkfifo(file)
+    async with serve("--config", str(file)) as process, asyncio.timeout(20):
+        writing = await asyncio.to_thread(os.open, file, os.O_WRONLY)  # it is reading its configuration from now on
+        process.send_signal(signal.SIGINT)
+        _, said = await process.communicate()
+        os.close(writing)
+    assert (process.returncode, said) == (130, b"")

@@ -105,3 +105,8 @@ def test_trailers_pass_but_for_those_that_belong_into_a_head():
     dropped = [(name, b"1") for name in (b"content-length", b"transfer-encoding", b"set-cookie", b"x-request-id")]
     assert trailers_to_client([*dropped, *passing]) == passing
     assert trailers_to_client(()) == []
+
+
+@pytest.mark.parametrize("kind", [b"text/event-stream", b"Text/Event-Stream; charset=utf-8"])
+def test_a_stream_is_known_by_its_content_type_in_any_case(kind):
+    assert to_client([(b"content-type", kind)], b"id", []).events

@@ -347,3 +347,14 @@ def test_whole_events_alone_go_out_where_another_stream_may_go_on():
     open_ended.drop_half()
     open_ended.feed(b"data: " + b"x" * HELD_BYTES)
     assert open_ended.mid_event
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_a_null_usage_before_another_member_goes_wherever_the_stream_is_cut(space):
+    seen = f'data: {{"choices":{space}[{{"index":0}}],"prompt_token_ids":{space}null}}\n\n'.encode() * 2
+    sent = seen.replace(b'],"', f'],"usage":{space}null,"'.encode())
+    for first in range(1, len(sent)):
+        for size in (1, 2, len(sent)):
+            tap = UsageTap(remove=True, nulls=True)
+            pieces = [sent[:first], *[sent[at : at + size] for at in range(first, len(sent), size)]]
+            assert b"".join([*map(tap.feed, pieces), tap.flush()]) == seen
