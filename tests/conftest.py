@@ -16,7 +16,10 @@ VLLM_TIMEOUT_S = 900.0
 # Under `coverage run`, imports and these tests are traced, and no others: tracing makes them twice as slow, and a
 # deciding module is covered by its own tests or not at all.
 MEASURED = coverage.Coverage.current()
-MEASURING = tuple(TESTS / "unit" / room for room in ("scorers", "prefix", "wire", "connectors", "pool", "flowcontrol"))
+MEASURING = tuple(
+    TESTS / "unit" / room
+    for room in ("scorers", "prefix", "wire", "connectors", "pool", "flowcontrol", "observability")
+)
 
 # The same examples in every run: a red run is the change's doing. No deadline: a shared core says nothing about a law.
 settings.register_profile("twohop", deadline=None, derandomize=True)

@@ -380,3 +380,17 @@ async def test_retry_after_follows_the_rate_at_which_requests_end():
     for _ in range(4):
         room.admission.enter("m", room.loop)
     assert room.admission.retry_after_s() == 20
+
+
+async def test_who_waits_keeps_its_place_under_other_limits_and_goes_where_they_let_it():
+    room = Room()
+    endpoint = room.ready("a", "m")
+    leases = [endpoint.lease() for _ in range(100)]
+    assert not room.admission.may_go("m")
+    first, second = room.admission.enter("m", room.loop), room.admission.enter("m", room.loop)
+    room.admission.configure(max_in_flight=101, max_queue=2, max_wait_s=1.0)
+    assert (first.open, second.open) == (False, True)
+    for place in (first, second):
+        room.admission.leave(place)
+    for lease in leases:
+        lease.release()

@@ -52,3 +52,12 @@ def test_what_many_requests_save_up_is_bounded():
     for _ in range(100_000):
         budget.earn()
     assert sum(take(budget, 0.0) for _ in range(1000)) == 100
+
+
+def test_another_ratio_holds_from_then_on_and_what_is_saved_up_stays():
+    budget = RetryBudget(1.0, 0.0)
+    for _ in range(20):
+        budget.earn()
+    budget.configure(0.0)
+    budget.earn()
+    assert sum(take(budget, 0.0) for _ in range(100)) == FLOOR + 20
