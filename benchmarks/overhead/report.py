@@ -24,9 +24,11 @@ class Required:
 
 
 REQUIRED = (
-    Required("plain_us", "vllm-router:cache_aware", 1.0),
-    Required("chunk_us", "vllm-router:round_robin", 1.2),
-    Required("long_us", "smg:cache_aware", 1.2),
+    Required("plain_us", "vllm-router:cache_aware", 0.7),
+    Required("plain_us", "smg:cache_aware", 1.3),
+    Required("chunk_us", "vllm-router:round_robin", 1.0),
+    Required("chunk_us", "smg:cache_aware", 1.0),
+    Required("long_us", "smg:cache_aware", 0.85),
 )
 
 

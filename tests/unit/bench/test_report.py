@@ -26,27 +26,33 @@ def all_measured(ours: Sample) -> dict[str, list[Sample]]:
     return {report.OURS: [ours], **{peer: [SAMPLE] for peer in PEERS}}
 
 
-def test_equal_costs_hold_every_line():
-    judged = report.verdicts(all_measured(SAMPLE))
-    assert [verdict.ratio for verdict in judged] == [1.0, 1.0, 1.0]
+# What holds every line: of each column the strictest limit.
+STRICTEST = {
+    line.unit: min(other.limit for other in report.REQUIRED if other.unit == line.unit) for line in report.REQUIRED
+}
+GOOD = replace(SAMPLE, **{unit: getattr(SAMPLE, unit) * limit for unit, limit in STRICTEST.items()})
+
+
+def test_costs_at_the_limits_hold_every_line():
+    judged = report.verdicts(all_measured(GOOD))
+    assert [verdict.ratio for verdict in judged] == pytest.approx([STRICTEST[line.unit] for line in report.REQUIRED])
     assert report.exit_status(judged, broken={}) == 0
-    assert report.verdict_lines(judged).count("pass") == 3
+    assert report.verdict_lines(judged).count("pass") == len(report.REQUIRED)
 
 
-@pytest.mark.parametrize(("unit", "limit"), [(line.unit, line.limit) for line in report.REQUIRED])
-def test_a_line_fails_just_above_its_limit_and_nowhere_else(unit, limit):
-    base = getattr(SAMPLE, unit)
-    at = report.verdicts(all_measured(replace(SAMPLE, **{unit: base * limit})))
-    above = report.verdicts(all_measured(replace(SAMPLE, **{unit: base * limit * 1.001})))
-    assert all(verdict.held for verdict in at)
-    assert [verdict.required.unit for verdict in above if not verdict.held] == [unit]
+@pytest.mark.parametrize("line", report.REQUIRED)
+def test_a_line_fails_just_above_its_limit_and_nowhere_else(line):
+    cost = getattr(SAMPLE, line.unit) * line.limit * 1.001
+    above = report.verdicts(all_measured(replace(GOOD, **{line.unit: cost})))
+    failed = [verdict.required for verdict in above if not verdict.held]
+    assert failed == [one for one in report.REQUIRED if one.unit == line.unit and one.limit <= line.limit]
     assert report.exit_status(above, broken={}) == 1
-    assert report.verdict_lines(above).count("FAIL") == 1
+    assert report.verdict_lines(above).count("FAIL") == len(failed)
 
 
 @pytest.mark.parametrize("missing", [report.OURS, *PEERS])
 def test_what_was_not_measured_is_not_a_pass(missing):
-    samples = all_measured(SAMPLE)
+    samples = all_measured(GOOD)
     samples[missing] = []
     judged = report.verdicts(samples)
     assert report.exit_status(judged, broken={}) == 2
