@@ -168,7 +168,8 @@ def _rewritten(sink: Callable[[bytes], None], seam: Seam) -> Callable[[bytes], N
 
 def _tap(exchange: Exchange, head: AnswerHead, whole: bool = False) -> UsageTap:
     """Return what counts this answer's usage, and takes out what the client did not ask for."""
-    remove = exchange.usage_asked and head.events
+    # Of a stream that is packed nothing can be taken out, and none of it may wait.
+    remove = exchange.usage_asked and head.events and b"content-encoding: " not in head.lines
     nulls = remove and exchange.client.path == CHAT
     return UsageTap(remove=remove, nulls=nulls, cached_tokens=exchange.cached_tokens, whole=whole)
 

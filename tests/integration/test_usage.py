@@ -1,5 +1,6 @@
 """Tokens are counted for every stream, and a client that did not ask for usage sees none (cases A12, A26)."""
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -197,3 +198,21 @@ async def test_a_simulated_engine_answers_as_without_the_gateway_and_is_counted(
             assert told["output"] == 9
             [receipt] = gateway.parts.receipts.latest(1)
             assert (receipt.route == "two_hop", receipt.prompt_tokens) == (two_hops, told["prompt"])
+
+
+async def test_a_stream_that_is_packed_all_the_same_passes_at_once():
+    packed = bytes(range(128, 192)) * 4  # no event ends in it
+
+    async def handler(call: Call) -> None:
+        call.start_stream("content-encoding: br\r\n")
+        call.chunk(packed)
+        await call.gone()
+
+    async with fake_engine(handler) as engine, run_gateway([engine.url]) as gateway, asyncio.timeout(5):
+        async with gateway.client.stream("POST", "/v1/chat/completions", json=CHAT) as reply:
+            got = b""
+            async for piece in reply.aiter_raw():
+                got += piece
+                if len(got) >= len(packed):
+                    break
+        assert got == packed
