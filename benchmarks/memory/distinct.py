@@ -30,7 +30,7 @@ _TAIL_BYTES = 512
 class Plan:
     """How many requests of each kind, after how many a sample is taken, and the bound of the index in MB."""
 
-    unique: int = 40_000
+    unique: int = 80_000  # 20 endpoints fill the index with half of them
     branching: int = 20_000
     step: int = 5_000
     index_mb: int = 64
